@@ -261,7 +261,9 @@ class OlderMessages:
                 continue
             if not is_from_start:
                 first = await self._page(inbox, 1, 1, queue)
-                view.starts_at(first[0].sequence_number if first else None)
+                if not view.starts_with(first[0] if first else None):
+                    self._views[queue] = QueueView(queue)
+                    continue
             view.ended(received, newest_ms)
             return
 

@@ -96,10 +96,7 @@ class QueueView:
         last = page[-1].sequence_number
         shown = {one.sequence_number: one for one in page if one.sequence_number not in gone}
         known = [number for number in self._group_of if start <= number <= last]
-        if any(
-            number <= self._covered_to and number not in self._group_of and one.order_key is not None
-            for number, one in shown.items()
-        ):
+        if not all(self._is_expected(one) for one in shown.values()):
             return False
         self.completed(number for number in known if number not in shown)
         for number, one in shown.items():
@@ -121,9 +118,20 @@ class QueueView:
         latest time at which one of those was stored."""
         self._ended, self._ended_ms = received, newest_ms
 
-    def starts_at(self, number: int | None) -> None:
-        """The first message of the queue has this number; None: the queue is empty."""
-        self.completed([one for one in self._group_of if number is None or one < number])
+    def starts_with(self, first: Seen | None) -> bool:
+        """The first message of the queue; None: it is empty. False: the queue is another one by now."""
+        if first is not None and not self._is_expected(first):
+            return False
+        self.completed([one for one in self._group_of if first is None or one < first.sequence_number])
+        return True
+
+    def _is_expected(self, seen: Seen) -> bool:
+        """Whether a message that was shown is one that is remembered, or new. No message comes back once it is done."""
+        number = seen.sequence_number
+        if number > self._covered_to or seen.order_key is None:
+            return True
+        group = self._group_of.get(number)
+        return group is not None and self._groups[group][number] == seen
 
     def completed(self, numbers: Iterable[int]) -> None:
         """Messages of the queue are done."""

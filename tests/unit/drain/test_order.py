@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from azure.servicebus import exceptions as sdk
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.drain.message import BacklogMessage
+from pairbus.drain.older import PAGE
 from pairbus.drain.order import Seen, SessionOrder
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.queue_view import goes_before
@@ -481,3 +483,26 @@ def test_many_sessions_that_moved_are_looked_for_with_one_page(loop: VirtualLoop
         await task
 
     assert sent(run(loop, 2, work, locking=True)) == list(range(1, 201))
+
+
+def test_queues_that_follow_each_other_are_browsed_once_while_they_are_drained(loop: VirtualLoop) -> None:
+    """The clients did not know what the queues held, so that every message follows the other queue."""
+    count = 1_500
+
+    async def work(kit: Kit) -> None:
+        for index, (inbox, other) in enumerate([(0, 1), (1, 0)]):
+            queue = inbox_of(kit, inbox)
+            for number in range(1, count + 1):
+                name = number * 2 + index
+                put(queue, name, f"s{name % 50}", follows=(Follows(inbox_of(kit, other).queue),))
+                delivery, _ = queue.stored.pop(name)
+                queue.stored[number] = (replace(delivery, sequence_number=number, enqueued_ms=name), 0)
+        await kit.run_for(60)
+
+    kit = run(loop, 2, work, locking=True)
+
+    assert len(sent(kit)) == 2 * count
+    pages = 2 * count // PAGE
+    assert kit.counters.order_looks < 4 * pages, (
+        "a queue that is looked through for every window costs hundreds"
+    )
