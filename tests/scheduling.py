@@ -1,7 +1,7 @@
 """Which tests run in one process, and which begin first.
 
-Tests that share a broker, a database or a Java run in one process, so that it is started once. Whatever takes long begins early: what is
-left at the end are many short tests, which keep every process busy until the last one.
+Tests that share a broker, a database, a Java or simulated worlds run in one process, so that each is started or run once. Whatever takes
+long begins early: what is left at the end are many short tests, which keep every process busy until the last one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SPARK = "tests/integration/spark/"
 _SPARK_SESSION = "from tests.integration.spark.kit import"
 SHORT = ("tests/unit/", "tests/property/", "tests/contract/", "tests/typing/")
-_SHARED = ('scope="module"', 'scope="session"')
+_SHARED = ('scope="module"', 'scope="session"', "\n@cache\n")
 
 
 def unit_of(test_id: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+
 import pytest
 
 from pairbus.pairing.events import Kind
@@ -9,20 +12,26 @@ from tests.simulation.pair.ordered import PLANTED, OrderedWorld
 from tests.simulation.seeds import groups, seeds
 
 
+@cache
+def lived(seed: int) -> Mapping[Kind, int]:
+    """How many events of each kind there were in a world, which is run once."""
+    world = OrderedWorld(seed)
+    world.run()
+    return world.events
+
+
 @pytest.mark.promise("P15")
 @pytest.mark.parametrize("group", groups(seeds(24, least=2_000), 8))
 def test_sessions_arrive_in_order_across_outages_kills_and_evictions(group: list[int]) -> None:
     for seed in group:
-        OrderedWorld(seed).run()
+        lived(seed)
 
 
 @pytest.mark.long
 def test_the_worlds_are_cruel_enough_for_the_order() -> None:
     events: dict[Kind, int] = {}
     for seed in range(40):
-        world = OrderedWorld(seed)
-        world.run()
-        for kind, count in world.events.items():
+        for kind, count in lived(seed).items():
             events[kind] = events.get(kind, 0) + count
 
     assert events[Kind.FENCE_STANDS] > 20

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
 
 import pytest
 
@@ -15,22 +16,42 @@ from tests.simulation.seeds import groups, seeds
 Make = Callable[..., OrderedSpoolWorld]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Make]:
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
     """Makes worlds, each with an empty directory."""
-    with directories(tmp_path) as new:
+    with directories(tmp_path_factory.mktemp("worlds")) as new:
         yield lambda seed, bug="", **more: OrderedSpoolWorld(seed, new(), bug, **more)
+
+
+class Lived(NamedTuple):
+    spooled: int
+    kills: int
+    by_hand: int
+    keeps: str
+    events: Mapping[Kind, int]
+
+
+@pytest.fixture(scope="module")
+def lived(world: Make) -> Callable[[int], Lived]:
+    """What happened in a world, which is run once."""
+
+    @cache
+    def live(seed: int) -> Lived:
+        run = world(seed)
+        run.run()
+        assert run.left == [], f"seed {seed}: an empty spool was not deleted"
+        return Lived(len(run.checks.spooled), run.kills, run.by_hand, run.keeps, run.events)
+
+    return live
 
 
 @pytest.mark.promise("P1", "P2", "P5", "P8", "P15", "P36", "P50", "P51")
 @pytest.mark.parametrize("group", groups(seeds(24, least=1_000), 12))
 def test_parked_spooled_and_direct_messages_of_a_session_arrive_in_order(
-    group: list[int], world: Make
+    group: list[int], lived: Callable[[int], Lived]
 ) -> None:
     for seed in group:
-        run = world(seed)
-        run.run()
-        assert run.left == [], f"seed {seed}: an empty spool was not deleted"
+        lived(seed)
 
 
 def test_the_same_seed_gives_the_same_ordered_spool(world: Make) -> None:
@@ -38,15 +59,13 @@ def test_the_same_seed_gives_the_same_ordered_spool(world: Make) -> None:
 
 
 @pytest.mark.long
-def test_the_worlds_mix_the_backlog_and_the_spool(world: Make) -> None:
-    worlds = [world(seed) for seed in range(24)]
-    for run in worlds:
-        run.run()
+def test_the_worlds_mix_the_backlog_and_the_spool(lived: Callable[[int], Lived]) -> None:
+    worlds = [lived(seed) for seed in range(24)]
 
     def count(kind: Kind) -> int:
         return sum(run.events.get(kind, 0) for run in worlds)
 
-    assert sum(len(run.checks.spooled) for run in worlds) > 150
+    assert sum(run.spooled for run in worlds) > 150
     assert sum(run.kills for run in worlds) > 20
     assert sum(run.by_hand for run in worlds) > 10
     assert {run.keeps for run in worlds} == {"session", "partition"}

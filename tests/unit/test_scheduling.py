@@ -21,6 +21,7 @@ SPARK = "tests/integration/spark/test_source.py::test_x"
         (SHARING, "tests/integration/cli/test_store_command.py"),
         (ALONE, ALONE),
         (WORLD, WORLD),
+        ("tests/simulation/test_power_loss.py::test_x[1]", "tests/simulation/test_power_loss.py"),
         (UNIT, "tests/unit/test_scheduling.py"),
     ],
 )

@@ -122,7 +122,8 @@ def small_session() -> SparkSession:
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
         "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        # Without the last one Java would have 48 MB for compiled code, and throw code away only to compile it again.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
     return register(spark_session("pairbus tests", master="local[2,3]", settings=settings))
 
