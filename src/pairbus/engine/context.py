@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.ports import WallClock
 from pairbus.engine.rules.sql.nodes import RuleBudget
 from pairbus.engine.tokens import TokenStream
 from pairbus.errors import QuotaExceeded
@@ -112,6 +113,7 @@ class Context:
         "room_limit",
         "timers",
         "tokens",
+        "wall_clock",
         "watcher",
     )
 
@@ -124,6 +126,8 @@ class Context:
         """Names the limit that the log has reached when it has no room; empty or None: the disk is full."""
         self.watcher: Watcher | None = None
         """None while the log is replayed: what is folded then was reported in its time."""
+        self.wall_clock = WallClock()
+        """Judges the dates that clients give: when a scheduled message is due."""
         self.tokens = TokenStream(token_seed)
         self.budget = RuleBudget()
         self.queues: dict[int, Queue] = {}
@@ -131,6 +135,10 @@ class Context:
         """Ids of queues that may have something to deliver, in the order they were touched."""
         self.timers = Timers()
         """When each queue must be ticked, by its id."""
+
+    def is_ahead(self, date: int, now: int) -> bool:
+        """Whether a date that a client gave is still to come."""
+        return date > now - self.wall_clock.lead_ms()
 
     def no_room(self, what: str) -> QuotaExceeded:
         """The refusal of what the log has no room for (B12)."""

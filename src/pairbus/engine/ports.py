@@ -1,4 +1,4 @@
-"""What the engine asks of the world: a log that keeps facts, and an outbox that takes deliveries."""
+"""What the engine asks of the world: a log that keeps facts, an outbox that takes deliveries, and the wall clock."""
 
 from __future__ import annotations
 
@@ -11,6 +11,24 @@ if TYPE_CHECKING:
     from pairbus.engine.queues.queue import Queue
     from pairbus.engine.records import Record
     from pairbus.model.message import Message
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class WallClock:
+    """The machine's clock, which dates of clients belong to. The engine's instants are ahead of it for a while after it was set back.
+
+    This one is never set.
+    """
+
+    __slots__ = ()
+
+    def lead_ms(self) -> int:
+        """How far the instants that the engine gets are ahead; never below 0."""
+        return 0
+
+    def instant_of(self, date: int) -> int:
+        """The instant at which the wall clock will show a date, if nobody sets it before."""
+        return date
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

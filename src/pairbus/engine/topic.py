@@ -90,7 +90,7 @@ def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> 
     if incoming.is_ping:
         return 0
     main = topic.main
-    if incoming.scheduled_at > now:
+    if incoming.scheduled_at and main.context.is_ahead(incoming.scheduled_at, now):
         return main.send(incoming, now)
     numbers = topic.numbers
     numbers.accessed_at = now

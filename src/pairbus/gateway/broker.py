@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pairbus.amqp.transport.session import Session
-    from pairbus.engine.ports import RecordLog
+    from pairbus.engine.ports import RecordLog, WallClock
     from pairbus.gateway.telemetry.audit_rows import AuditRows
 
 REQUEST_BYTES_MAX: Final = 16_777_216
@@ -109,9 +109,14 @@ class Broker:
         self.steady_ms: Callable[[], int] = self._last_instant
         """Real time: connections' own limits are measured by it, and a step of the clock that gives the instants ends none."""
 
-    def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
-        """Judge tokens by the wall clock: ``lead_ms`` says how far the instants that are given here are ahead of it."""
-        self.access.lead_ms = lead_ms
+    def follow_wall_clock(self, wall_clock: WallClock) -> None:
+        """Judge tokens and schedules by this clock, and give clients dates of it: the instants that are given here may be ahead."""
+        self.access.lead_ms = wall_clock.lead_ms
+        self.namespace.context.wall_clock = wall_clock
+
+    def date_of(self, instant: int) -> int:
+        """What the wall clock shows, or will show, when the broker's clock is at an instant near now: the date of it for clients."""
+        return instant - self.namespace.context.wall_clock.lead_ms()
 
     def _last_instant(self) -> int:
         return self.now

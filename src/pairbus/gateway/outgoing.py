@@ -157,7 +157,9 @@ class Deliveries(Outbox):
         assert isinstance(context, ReceiveLink), context
         until, token, tag = 0, b"", b""  # an empty tag, as on the service: nothing is left to settle
         if lock is not None:
-            until = lock.locked_until if lock.session is None else lock.session.locked_until
+            until = self._broker.date_of(
+                lock.locked_until if lock.session is None else lock.session.locked_until
+            )
             number = lock.token.to_bytes(8, "big")
             token = self._prefix + number
             tag = self._tag_prefix + number
@@ -198,7 +200,7 @@ class Deliveries(Outbox):
         assert isinstance(context, ReceiveLink), context
         session = consumer.session
         assert session is not None, context.path
-        ticks = session.locked_until * TICKS_PER_MS + TICKS_AT_EPOCH
+        ticks = self._broker.date_of(session.locked_until) * TICKS_PER_MS + TICKS_AT_EPOCH
         context.link.accept(
             properties={LOCKED_UNTIL: Long(ticks)}, filter={Symbol(SESSION_FILTER): session.session_id}
         )

@@ -3,8 +3,9 @@
 Rule 1: it never goes back, and it follows the wall clock forward at once (B20, B65).
 Rule 2: after the wall clock was set back it goes on at nine tenths of real speed until the wall has caught up, so
         that no timer stops; lateness is at most a ninth of a timer's own length.
-Rule 3: tokens are judged by the wall clock (``lead_ms``). Their expiry is a date of another machine's clock; a clock that once
-        was two hours ahead for a moment must not refuse every token for the next twenty.
+Rule 3: dates that clients give or get are dates of the wall clock (``lead_ms``): the expiry of a token, the time of a scheduled
+        message, the end of a lock. They are compared with another machine's clock; a clock that once was two hours ahead for a
+        moment must not refuse every token, nor deliver early what is scheduled, for the next twenty.
 Rule 4: how long a peer was silent is measured in real time (``steady_ms``): setting the machine's clock closes no connection.
 """
 
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
+from pairbus.engine.ports import WallClock
+
 Clock: TypeAlias = Callable[[], int]
 """Gives milliseconds since the Unix epoch, never fewer than it gave before."""
 
@@ -23,7 +26,7 @@ SLEW_NUMERATOR: Final = 9
 SLEW_DENOMINATOR: Final = 10
 
 
-class BrokerClock:
+class BrokerClock(WallClock):
     """Wall time made monotone. Call it for the present instant in milliseconds.
 
     Args:
@@ -31,7 +34,7 @@ class BrokerClock:
         monotonic_ns: Nanoseconds of real time since some moment.
     """
 
-    __slots__ = ("_at_ns", "_lead_ns", "_monotonic_at_ns", "_monotonic_ns", "_wall_ns")
+    __slots__ = ("_at_ns", "_monotonic_at_ns", "_monotonic_ns", "_wall_at_ns", "_wall_ns")
 
     def __init__(
         self,
@@ -40,9 +43,8 @@ class BrokerClock:
     ) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        self._at_ns = wall_ns()
+        self._at_ns = self._wall_at_ns = wall_ns()
         self._monotonic_at_ns = monotonic_ns()
-        self._lead_ns = 0
 
     def __call__(self) -> int:
         monotonic = self._monotonic_ns()
@@ -52,13 +54,20 @@ class BrokerClock:
         # One rule for every case: an undisturbed wall is always ahead of the slewed time, a forward step even
         # more so, and after a backward step the slewed time leads until the wall overtakes it.
         self._at_ns = wall if wall > slewed else slewed
-        self._lead_ns = self._at_ns - wall
+        self._wall_at_ns = wall
         self._monotonic_at_ns = monotonic
         return self._at_ns // NANOSECONDS_PER_MS
 
     def lead_ms(self) -> int:
         """How far this clock was ahead of the wall clock when it was last read; never below 0."""
-        return self._lead_ns // NANOSECONDS_PER_MS
+        # Of whole milliseconds, so that this clock less its lead is never later than the wall clock.
+        return self._at_ns // NANOSECONDS_PER_MS - self._wall_at_ns // NANOSECONDS_PER_MS
+
+    def instant_of(self, date: int) -> int:
+        """The instant of this clock at which the wall clock will show a date, if nobody sets it before; never one before the date."""
+        now = self._at_ns // NANOSECONDS_PER_MS
+        wait = date - self._wall_at_ns // NANOSECONDS_PER_MS
+        return max(date, now + -(-wait * SLEW_NUMERATOR // SLEW_DENOMINATOR))
 
     def steady_ms(self) -> int:
         """Milliseconds of real time, since some moment, when this clock was last read."""

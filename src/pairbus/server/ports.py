@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pairbus.engine.ports import WallClock
     from pairbus.engine.records import Record
     from pairbus.gateway.http import HttpRequest, HttpResponse
     from pairbus.gateway.telemetry.exposition import Metric
@@ -76,8 +77,8 @@ class BrokerPort(Protocol):
     steady_ms: Callable[[], int]
     """Real time in milliseconds, by which the limits of connections are measured."""
 
-    def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
-        """Judge tokens by the wall clock: ``lead_ms`` says how far the server's clock is ahead of it."""
+    def follow_wall_clock(self, wall_clock: WallClock) -> None:
+        """Judge the dates of clients by this clock, and give them dates of it: the server's own clock may be ahead."""
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> GatewayPort:
         """A peer that writes AMQP has arrived."""

@@ -253,7 +253,7 @@ class Server:
         self._assembly = assembly = self._assemble(options, self._clock())
         assembly.broker.server_metrics = self._metrics
         if isinstance(self._clock, BrokerClock):
-            assembly.broker.follow_wall_clock(self._clock.lead_ms)
+            assembly.broker.follow_wall_clock(self._clock)
             assembly.broker.steady_ms = self._clock.steady_ms
         else:
             # The messages' time may be a test's own; a peer's silence is real.

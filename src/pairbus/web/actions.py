@@ -50,7 +50,7 @@ def send(broker: Broker, entity: Entity, body: Mapping[str, object], now: int) -
         raise ArgumentError(f"{error}.") from None
     annotations: dict[str, object] | None = None
     if delay:
-        annotations = {"x-opt-scheduled-enqueue-time": Timestamp(now + delay * 1000)}
+        annotations = {"x-opt-scheduled-enqueue-time": Timestamp(broker.date_of(now) + delay * 1000)}
     given_id = text(body, "message_id")
     messages = []
     for index in range(count):

@@ -24,6 +24,8 @@ PENDING: Final = "pending"
 OK: Final = "ok"
 FAILED: Final = "failed"
 UNKNOWN: Final = "unknown"
+LOCK_MS_MAX: Final = 9_000
+"""The longest that a lock lasts in these worlds."""
 
 
 class PromiseBroken(AssertionError):
@@ -97,12 +99,13 @@ class Copy:
 class Stamp:
     """When and by which life of the broker some bytes were emitted."""
 
-    __slots__ = ("at", "broker_now", "index", "life")
+    __slots__ = ("at", "index", "life", "wall")
 
-    def __init__(self, index: int, at: int, broker_now: int, life: int) -> None:
+    def __init__(self, index: int, at: int, wall: int, life: int) -> None:
         self.index = index
         self.at = at
-        self.broker_now = broker_now
+        self.wall = wall
+        """By the clock of the broker's machine, whose dates clients get."""
         self.life = life
 
 
@@ -132,6 +135,10 @@ class Ledger:
         self.by_number: dict[tuple[str, int], str] = {}
         self.lost_locks: Callable[[str, int, int], bool] = _no_lost_locks
         """Whether a change of settings may have ended the locks of an entity between two instants."""
+        self.latest_wall: Callable[[int], int] = int
+        """The latest date by which output can have been made that was written at some moment of real time."""
+        self.was_set_back: Callable[[int], bool] = bool
+        """Whether the clock of the machine was set back since some moment of real time."""
         self.attempts: dict[tuple[str, str], list[Attempt]] = {}
         """Transactions by the message that they complete."""
         self.session_states: dict[tuple[str, str], list[bytes | None]] = {}
@@ -172,12 +179,13 @@ class Ledger:
             raise PromiseBroken(f"B14: {uid} was delivered from {path} before its transaction was committed")
         copy = self.copies.setdefault((path, uid), Copy())
         self._check_number(path, uid, seen, copy)
+        self.locked(f"{uid} of {path}", seen.locked_until, stamp)
         if 0 <= copy.completed_at < stamp.at:
             raise PromiseBroken(f"B5: {uid} was completed and yet delivered again from {path}")
         copy.delivered += 1
         copy.is_done = copy.is_done or seen.settled
         # A lock may have ended before the delivery was written, for output waits: then nobody ever held the message by it.
-        is_void = 0 < seen.locked_until <= stamp.broker_now
+        is_void = 0 < seen.locked_until <= stamp.wall
         if stamp.index > copy.emission and not is_void:  # else it was overtaken on its way
             self._check_holder(path, uid, seen, copy, stamp)
             copy.emission = stamp.index
@@ -189,10 +197,18 @@ class Ledger:
             copy.count = seen.count
         return uid
 
+    def locked(self, what: str, until: int, stamp: Stamp) -> None:
+        """A client was told until when it holds something: longer than a lock lasts would have it renew too late (B26)."""
+        wall = self.latest_wall(stamp.at)
+        if until > wall + LOCK_MS_MAX:
+            raise PromiseBroken(f"B26: the lock on {what} is announced until {until - wall} ms after now")
+
     def _check_holder(self, path: str, uid: str, seen: Delivered, copy: Copy, stamp: Stamp) -> None:
         if copy.is_taken:
             raise PromiseBroken(f"B32: {uid} of {path} came again after it was received and deleted")
-        is_held = copy.life == stamp.life and not copy.is_settled and stamp.broker_now < copy.locked_until
+        is_held = copy.life == stamp.life and not copy.is_settled and stamp.wall < copy.locked_until
+        if is_held and self.was_set_back(copy.emitted_at):
+            is_held = False  # the lock ends when the broker has counted its length, and its date comes later
         if is_held and not self.lost_locks(path, copy.emitted_at, stamp.at):
             raise PromiseBroken(f"B25: {uid} of {path} was handed out while another one held it")
         if seen.count < copy.count:
@@ -343,7 +359,7 @@ class Inspector(Outbox):
         ledger: What clients sent; tells when a message is due.
         read: Gives a message's text.
         decisions: Deliveries by (queue id, number), kept over lives.
-        now_max: The latest instant that any life of the broker has seen; a clock set back undoes no activation.
+        latest_wall: The latest date that the machine's clock has shown since a moment; a clock set back undoes no activation.
     """
 
     def __init__(
@@ -353,14 +369,14 @@ class Inspector(Outbox):
         read: Callable[[Message], str],
         queue_of: Callable[[Consumer], Queue],
         decisions: dict[tuple[int, int], int],
-        now_max: Callable[[], int],
+        latest_wall: Callable[[int], int],
     ) -> None:
         self._outbox = outbox
         self._ledger = ledger
         self._read = read
         self._queue_of = queue_of
         self._decisions = decisions
-        self._now_max = now_max
+        self._latest_wall = latest_wall
         self._locks: dict[tuple[int, int], Lock] = {}
         self.now = 0
         """The instant the engine was given for this burst."""
@@ -410,10 +426,8 @@ class Inspector(Outbox):
         sent = self._ledger.sent.get(uid)
         if sent is not None and sent.is_hidden:
             raise PromiseBroken(f"B14: {uid} is delivered before its transaction was committed")
-        if sent is not None and sent.scheduled_at > self._now_max():
-            raise PromiseBroken(
-                f"B44: {sent.uid} is delivered {sent.scheduled_at - self.now} ms before its time"
-            )
+        if sent is not None and sent.scheduled_at > (wall := self._latest_wall(sent.sent_at)):
+            raise PromiseBroken(f"B44: {sent.uid} is delivered {sent.scheduled_at - wall} ms before its time")
 
     def _check_session(self, queue: Queue, consumer: Consumer, message: Message) -> None:
         session = consumer.session

@@ -10,6 +10,7 @@ from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import ACCEPTED_CODE
 from pairbus.amqp.transport.handler import ConnectionSettings
 from pairbus.amqp.types import Int, Symbol, Timestamp, UInt
+from pairbus.gateway.outgoing import LOCKED_UNTIL, TICKS_AT_EPOCH, TICKS_PER_MS
 from pairbus.model.access import ROOT_RULE
 from tests.simulation.broker.checkers import FAILED, OK, UNKNOWN, Delivered, PromiseBroken, Sent, Stamp
 from tests.simulation.broker.scene import ROOT_KEY
@@ -398,7 +399,16 @@ class Consumer(Client):
     def _renew(self, delivery: Delivery) -> None:
         token = delivery.message.delivery_annotations.get("x-opt-lock-token")
         if token is not None:
-            self.ask("renew-lock", {"lock-tokens": [token]}, _ignore)
+            self.ask("renew-lock", {"lock-tokens": [token]}, self._renewed)
+
+    def _renewed(self, answer: DecodedMessage) -> None:
+        """Whether it worked shows in what comes; the date must be right."""
+        if answer.application_properties.get("statusCode") != 200 or not isinstance(answer.body, dict):
+            return
+        expirations = answer.body["expirations"]
+        assert isinstance(expirations, list), expirations
+        for expiration in expirations:
+            self.world.ledger.locked(f"a renewed message of {self.path}", expiration.ms, self.stamp)
 
     def _fetch_deferred(self) -> None:
         """In the calm: look at what lies there, and take what is deferred."""
@@ -472,6 +482,10 @@ class SessionConsumer(Consumer):
             held = (receiver.answer.source.filter or {}).get(SESSION_FILTER)
             self._held = str(held)
             self.world.say(self.name, f"holds session {self._held}")
+            ticks = receiver.answer.properties[LOCKED_UNTIL]
+            assert isinstance(ticks, int), ticks
+            until = (ticks - TICKS_AT_EPOCH) // TICKS_PER_MS
+            self.world.ledger.locked(f"session {self._held} of {self.path}", until, self.stamp)
             self._read_state()
         if receiver.detached:
             self._again()
@@ -561,7 +575,7 @@ class Workload:
         scheduled_at = 0
         annotations: dict[str, object] | None = None
         if chance.random() < self._schedules and (life := world.current()) is not None:
-            scheduled_at = life.clock() + chance.choice((200, 3_000, 15_000))
+            scheduled_at = life.wall() + chance.choice((200, 3_000, 15_000))
             annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(scheduled_at)}
         if not batch and chance.random() < self._refusals:
             body += "y" * 3_000  # more than the entity takes
@@ -594,7 +608,3 @@ def _messages(answer: DecodedMessage) -> list[bytes]:
     entries = answer.body.get("messages")
     assert isinstance(entries, list), entries
     return [entry["message"] for entry in entries]
-
-
-def _ignore(answer: DecodedMessage) -> None:
-    """Whether it worked shows in what comes."""

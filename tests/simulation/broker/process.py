@@ -15,6 +15,7 @@ from pairbus.gateway.links import ReceiveLink
 from pairbus.server.clock import BrokerClock
 from pairbus.server.committer import Commit, CommitQueue, PendingOutput
 from tests.simulation.broker.checkers import Inspector, Stamp, check_times
+from tests.simulation.broker.scene import NANOSECONDS_PER_MS
 
 if TYPE_CHECKING:
     from pairbus.engine.namespace import Namespace
@@ -81,7 +82,7 @@ class Socket:
         """See OutputSink: the broker writes."""
         world = self.world
         self.process.writes(self)
-        stamp = Stamp(world.next_emission(), world.time, self.process.clock(), self.process.life)
+        stamp = Stamp(world.next_emission(), world.time, self.process.wall(), self.process.life)
         self._outbound_at = max(self._outbound_at, world.time + world.delay())
         data = b"".join(chunks)
         self._unread_bytes += len(data)
@@ -144,6 +145,7 @@ class Process:
         self.clock = BrokerClock(world.wall_ns, world.monotonic_ns)
         self.broker = Broker("world", store, world.chance.randbytes(16))
         self.broker.steady_ms = self.clock.steady_ms
+        self.broker.follow_wall_clock(self.clock)
         self.sockets: list[Socket] = []
         self.is_dead = False
         namespace = self.broker.namespace
@@ -156,7 +158,7 @@ class Process:
             queue.queue_id: queue.numbers.next_sequence_number for queue in namespace.all_queues()
         }
         self.inspector = Inspector(
-            self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, self._now_max
+            self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, world.latest_wall
         )
         self.inspector.is_blind = not world.inspects
         namespace.context.outbox = self.inspector
@@ -172,9 +174,9 @@ class Process:
         self._turn_asked = False
         self._timer_at = 0
 
-    def _now_max(self) -> int:
-        self.world.broker_now_max = max(self.world.broker_now_max, self.inspector.now)
-        return self.world.broker_now_max
+    def wall(self) -> int:
+        """See Life."""
+        return self.world.wall_ns() // NANOSECONDS_PER_MS
 
     def _text_of(self, message: Message) -> str:
         blob = self.store.read(message.location, message.size)
@@ -236,7 +238,6 @@ class Process:
             return
         self._turn_asked = False
         now = self.inspector.now = self.clock()
-        self._now_max()
         broker = self.broker
         deadline = broker.next_deadline()
         if deadline is not None and deadline <= now:

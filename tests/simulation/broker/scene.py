@@ -9,6 +9,7 @@ import hashlib
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.simulation.broker.checkers import Ledger, PromiseBroken
@@ -29,6 +30,8 @@ START: Final = 1_700_000_000_000
 NANOSECONDS_PER_MS: Final = 1_000_000
 ROOT_KEY: Final = "d29ybGQ="
 CALM_MS_MAX: Final = 30 * 60_000
+SLIP_MS: Final = 450_000
+"""How far the machine's clock is ahead for some seconds: long after it is right again the broker's own clock is ahead."""
 EVENTS_MAX: Final = 400_000
 
 
@@ -68,6 +71,9 @@ class Life(Protocol):
     def clock(self) -> int:
         """The broker's present instant."""
 
+    def wall(self) -> int:
+        """What the clock of the broker's machine shows."""
+
     def connect(self, socket: Socket) -> None:
         """A client's connection is accepted."""
 
@@ -92,6 +98,10 @@ class Scene(ABC):
 
     closes_connections = False
     """Whether a broker here has reasons of its own to close the connection of a client that speaks."""
+    output_wait_ms = 5_000
+    """How long output may wait for its commit."""
+    wall_spread_ms = 0
+    """How far apart the clocks of the brokers' machines are."""
 
     def __init__(self, seed: int, inspects: bool, bugs: Bugs | None = None) -> None:
         self.seed = seed
@@ -100,9 +110,12 @@ class Scene(ABC):
         self.chance = random.Random(seed)
         self.virtual = VirtualTime(EVENTS_MAX)
         self.wall_offset_ms = 0
-        self.broker_now_max = 0
+        self._clock_steps = [(0, 0)]
+        """When the machine's clock was set, and how far it was from real time afterwards."""
         self.is_calm = False
         self.ledger = Ledger()
+        self.ledger.latest_wall = self.latest_wall_for_output
+        self.ledger.was_set_back = self.was_set_back
         self.decisions: dict[tuple[int, int], int] = {}
         self.clients: list[Client] = []
         self.administrator: Administrator | None = None
@@ -133,6 +146,29 @@ class Scene(ABC):
     def wall_ns(self) -> int:
         """What the machine's clock says; somebody may set it."""
         return (START + self.time + self.wall_offset_ms) * NANOSECONDS_PER_MS
+
+    def latest_wall(self, since: int) -> int:
+        """The latest date that the machine's clock has shown since some moment of real time: a client's date may have come then."""
+        latest = 0
+        until = self.time
+        for time, offset in reversed(self._clock_steps):
+            latest = max(latest, START + until + offset)
+            if time <= since:
+                break
+            until = time
+        return latest + self.wall_spread_ms
+
+    def latest_wall_for_output(self, at: int) -> int:
+        """The latest date that the machine's clock can have shown when output was made that the broker wrote at some moment."""
+        return self.latest_wall(at - self.output_wait_ms)
+
+    def was_set_back(self, since: int) -> bool:
+        """Whether the machine's clock was set back after some moment of real time, or while output of that moment waited."""
+        steps = self._clock_steps
+        return any(
+            after < before and time >= since - self.output_wait_ms
+            for (_, before), (time, after) in pairwise(steps)
+        )
 
     def monotonic_ns(self) -> int:
         """Real time."""
@@ -179,11 +215,15 @@ class Scene(ABC):
         socket.read()
 
     def step_clock(self) -> None:
-        self.set_clock(self.chance.choice((-30_000, -2_000, -1, 500, 9_000, 40_000, 600_000)))
+        step = self.chance.choice((-30_000, -2_000, -1, 500, 9_000, 40_000, 600_000, SLIP_MS))
+        self.set_clock(step)
+        if step == SLIP_MS:
+            self.at(self.time + self.chance.randrange(1, 4_000), self.set_clock, -SLIP_MS)
 
     def set_clock(self, step: int) -> None:
         """Somebody sets the machine's clock."""
         self.wall_offset_ms += step
+        self._clock_steps.append((self.time, self.wall_offset_ms))
         self.say("world", f"the clock is set by {step} ms")
 
     # -- the run

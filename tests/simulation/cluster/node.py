@@ -287,12 +287,13 @@ class Serving:
         self.store.serving = self
         self.broker = Broker("world", self.store, world.chance.randbytes(16))
         self.broker.steady_ms = self.clock.steady_ms
+        self.broker.follow_wall_clock(self.clock)
         namespace = self.broker.namespace
         recover(namespace, self.store, now=self.clock())
         self.broker.serve(None)
         namespace.context.read_ahead = self.store.read_ahead
         self.inspector = Inspector(
-            self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, self._now_max
+            self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, world.latest_wall
         )
         self.inspector.is_blind = not world.inspects
         namespace.context.outbox = self.inspector
@@ -353,12 +354,11 @@ class Serving:
 
     def _now(self) -> int:
         now = self.inspector.now = self.clock()
-        self._now_max()
         return now
 
-    def _now_max(self) -> int:
-        self.world.broker_now_max = max(self.world.broker_now_max, self.inspector.now)
-        return self.world.broker_now_max
+    def wall(self) -> int:
+        """See Life."""
+        return self.node.wall_ns() // NANOSECONDS_PER_MS
 
     def _text_of(self, message: Message) -> str:
         blob = self.store.read(message.location, message.size)

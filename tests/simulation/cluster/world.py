@@ -109,6 +109,8 @@ class ClusterWorld(Scene):
     """
 
     closes_connections = True  # a shard moves
+    output_wait_ms = 60_000  # the database is away meanwhile
+    wall_spread_ms = 8_000
 
     def __init__(
         self,

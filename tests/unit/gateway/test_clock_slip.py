@@ -7,42 +7,11 @@ from __future__ import annotations
 import pytest
 
 from pairbus.gateway.connection import FIRST_TOKEN_MS
-from pairbus.server.clock import BrokerClock
 from tests.simulation.wire import ClientSender
-from tests.unit.gateway.wire_bench import HOUR, START, Peer, WireBench, token
+from tests.unit.gateway.slipping import Slipping
+from tests.unit.gateway.wire_bench import HOUR
 
-NS = 1_000_000
 SLIP_MS = 2 * HOUR
-
-
-class Slipping:
-    """A broker whose machine has a wall clock that can be set."""
-
-    def __init__(self) -> None:
-        self.wall = self.real = START * NS
-        self.clock = BrokerClock(lambda: self.wall, lambda: self.real)
-        self.bench = WireBench()
-        self.bench.queue()
-        self.bench.broker.follow_wall_clock(self.clock.lead_ms)
-        self.bench.broker.steady_ms = self.clock.steady_ms
-
-    def wait(self, ms: int) -> None:
-        self.wall += ms * NS
-        self.real += ms * NS
-        self.read()
-
-    def step(self, ms: int) -> None:
-        self.wall += ms * NS
-        self.read()
-
-    def read(self) -> None:
-        self.bench.now = self.clock()
-        self.bench.broker.tick(self.bench.now)
-        self.bench.settle()
-
-    def put(self, peer: Peer, life_ms: int = HOUR) -> int:
-        """A token that ends so long after now, by the wall clock, as the SDKs make them."""
-        return peer.put_token(token("root", "root-1", "q", expires_at=self.wall // NS + life_ms), "q")
 
 
 def attached(link: ClientSender) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
+from pairbus.engine.ports import WallClock
 from pairbus.engine.records import Record, SequenceAdvanced
 from pairbus.errors import StoreFailed
 from pairbus.gateway.http import HttpRequest, HttpResponse
@@ -184,8 +185,8 @@ class FakeBroker:
         self.step_bytes = 0
         """How much of its input a connection handles at once; 0: all of it."""
 
-    def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
-        """Has no tokens."""
+    def follow_wall_clock(self, wall_clock: WallClock) -> None:
+        """Has no tokens and no messages."""
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> FakeGateway:
         gateway = FakeGateway(self, peer, secure, loopback)

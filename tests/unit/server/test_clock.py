@@ -93,3 +93,29 @@ def test_the_lead_always_leads_back_to_the_wall_clock(steps: list[tuple[int, int
         now = clock()
         assert clock.lead_ms() >= 0
         assert abs(now - clock.lead_ms() - times.wall // MS) <= 1
+
+
+@pytest.mark.promise("B44", "B45", "B65")
+@given(
+    st.integers(0, 7_200_000 * MS),
+    st.integers(1, 86_400_000),
+    st.integers(0, 999_999),
+    st.integers(0, 3_600_000),
+)
+def test_the_instant_of_a_date_comes_with_the_date(
+    back_ns: int, ahead_ms: int, part_ns: int, passed: int
+) -> None:
+    times = Times()
+    times.wall += part_ns
+    clock = times.clock()
+    times.wall -= back_ns
+    times.pass_ms(passed)
+    now = clock()
+    date = times.wall // MS + ahead_ms
+    assert now - clock.lead_ms() == times.wall // MS
+
+    instant = clock.instant_of(date)
+    times.pass_ms(ahead_ms)
+
+    assert now < instant
+    assert abs(clock() - instant) <= 2

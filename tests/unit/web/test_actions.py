@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pairbus.engine.entity import Entity
+from pairbus.engine.ports import WallClock
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.web.actions import PURGE_MAX
 from tests.unit.web.page_kit import NOW, Bench
@@ -91,6 +92,19 @@ def test_a_property_that_is_given_twice_is_refused(bench: Bench) -> None:
 def test_a_delayed_message_is_scheduled(bench: Bench) -> None:
     done(bench, "send", {"path": "orders", "body": "x", "delay_seconds": 60})
     assert (entity(bench).counts().active, entity(bench).counts().scheduled) == (0, 1)
+
+
+def test_a_delay_counts_by_the_wall_clock_also_while_the_own_clock_is_ahead(bench: Bench) -> None:
+    class Behind(WallClock):
+        def lead_ms(self) -> int:
+            return 3_600_000
+
+    bench.broker.follow_wall_clock(Behind())
+    done(bench, "send", {"path": "orders", "body": "x", "delay_seconds": 60})
+
+    (message,) = entity(bench).main.messages.values()
+    assert message.extra is not None
+    assert message.extra.scheduled_at == bench.now - 3_600_000 + 60_000
 
 
 @pytest.mark.parametrize("wish", [{"count": 0}, {"count": 101}, {"count": "2"}, {"count": True}, {"delay_seconds": -1}, {"body": 7}, {"properties": [1]}])  # fmt: skip

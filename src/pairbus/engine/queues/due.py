@@ -2,6 +2,7 @@
 
 Rule 1: one tick does a bounded part of each and asks for the next at once, so that nobody waits long (B63).
 Rule 2: what is stored again asks for room; a full disk is asked again after a while (B12).
+Rule 3: a schedule is a date that a client gave, so the wall clock judges it; everything else is an instant of the broker's clock.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 ROOM_RETRY_MS: Final = 1_000
 """How often a full disk is asked whether what moves by itself (schedules, forwarding) has room again."""
+WALL_CLOCK_CHECK_MS: Final = 5_000
+"""How often a queue with scheduled messages looks at the wall clock while the broker's clock is ahead of it: somebody may set it again."""
 
 
 def tick(queue: Queue, now: int) -> int:
@@ -30,7 +33,7 @@ def tick(queue: Queue, now: int) -> int:
     done = _expire_locks(queue, now) + _expire_messages(queue, now) + _activate_due(queue, now)
     if queue.sessions is not None:
         done += session_ops.expire(queue, now)
-    deadline = _first_deadline(queue)
+    deadline = _first_deadline(queue, now)
     if deadline:
         queue.arm(deadline)
     return done
@@ -72,7 +75,7 @@ def _activate_due(queue: Queue, now: int) -> int:
     due = queue.due
     ahead = queue.context.read_ahead
     for done in range(DUE_BURST_MAX):
-        if not due or due[0][0] > now or queue.retry_at > now:
+        if not due or queue.context.is_ahead(due[0][0], now) or queue.retry_at > now:
             return done
         message = queue.messages.get(due[0][1])
         if message is None or message.state != SCHEDULED:
@@ -115,7 +118,15 @@ def _activate(queue: Queue, message: Message, now: int) -> None:
     queue.store(arrived, blob)
 
 
-def _first_deadline(queue: Queue) -> int:
+def _next_schedule(queue: Queue, now: int) -> int:
+    """When the first scheduled message is due, as an instant of the broker's clock, or when to look again."""
+    wall_clock, date = queue.context.wall_clock, queue.due[0][0]
+    if not wall_clock.lead_ms():
+        return date
+    return min(wall_clock.instant_of(date), now + WALL_CLOCK_CHECK_MS)
+
+
+def _first_deadline(queue: Queue, now: int) -> int:
     """The earliest instant at which ``tick`` has something to do; 0: none."""
     first = 0
     if queue.locks:
@@ -123,7 +134,7 @@ def _first_deadline(queue: Queue) -> int:
     if queue.expiring and (not first or queue.expiring[0][0] < first):
         first = queue.expiring[0][0]
     if queue.due:
-        due = max(queue.due[0][0], queue.retry_at)
+        due = max(_next_schedule(queue, now), queue.retry_at)
         if not first or due < first:
             first = due
     if queue.retry_at and (not first or queue.retry_at < first):

@@ -174,7 +174,7 @@ class Queue(QueueState):
             self.record(DuplicateSeen(self.queue_id, key, now))
             key = b""
         number = numbers.next_sequence_number
-        if incoming.scheduled_at > now:
+        if incoming.scheduled_at and self.context.is_ahead(incoming.scheduled_at, now):
             message = Message(number, enqueued_at, NEVER, len(incoming.blob), self.session_of(incoming))
             message.state = SCHEDULED
             message.extra = extra or Extra()

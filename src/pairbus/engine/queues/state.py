@@ -271,6 +271,7 @@ class QueueState:
             self.scheduled_count += 1
             assert message.extra is not None, "a scheduled message knows when it is due"
             heappush(self.due, (message.extra.scheduled_at, number))
+            # While the broker's clock is ahead of the wall clock, that tick comes too early and asks for the right one (``due``).
             self.arm(message.extra.scheduled_at)
         else:
             self.deferred_count += 1

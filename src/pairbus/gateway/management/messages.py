@@ -52,7 +52,8 @@ def _session(request: Request) -> Session | None:
 def renew_locks(request: Request) -> dict[str, object]:
     """Extend locks; all of them or none."""
     locks = [_lock(request, token) for token in request.tokens()]
-    expirations = [Timestamp(request.queue.renew(lock, request.now)) for lock in locks]
+    date_of = request.connection.broker.date_of
+    expirations = [Timestamp(date_of(request.queue.renew(lock, request.now))) for lock in locks]
     request.tally(meter.RENEW).add_many(len(locks))
     return {"expirations": Array(expirations)}
 
@@ -132,8 +133,8 @@ def receive_deferred(request: Request) -> dict[str, object]:
         return {"messages": entries}
     locked: list[dict[str, object]] = []
     for lock in browse.lock_deferred(queue, numbers, session, request.now):
-        token = request.connection.broker.deliveries.lock_token(lock)
-        until = lock.locked_until if session is None else session.locked_until
+        token = broker.deliveries.lock_token(lock)
+        until = broker.date_of(lock.locked_until if session is None else session.locked_until)
         locked.append({"lock-token": Uuid(token), "message": _encoded(request, lock.message, until, token)})
         received.add(meter.billed_size(lock.message))
     return {"messages": locked}

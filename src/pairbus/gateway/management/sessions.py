@@ -20,7 +20,8 @@ def renew(request: Request) -> dict[str, object]:
     """Extend the hold on a session."""
     session = request.session(request.text("session-id"))
     request.tally(RENEW).add(0)
-    return {"expiration": Timestamp(session_ops.renew(request.queue, session, request.now))}
+    until = session_ops.renew(request.queue, session, request.now)
+    return {"expiration": Timestamp(request.connection.broker.date_of(until))}
 
 
 def set_state(request: Request) -> dict[str, object]:
