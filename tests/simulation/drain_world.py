@@ -163,6 +163,8 @@ class Outlet:
         world = self._world
         try:
             await world.trip(self)
+            if any(message.message_id in world.refused for message in messages):
+                raise sdk.MessageSizeExceededError
             world.primary.queue(path).send([message.payload for message in messages], world.now())
             await world.trip(self)
         except Exception as error:
@@ -212,7 +214,18 @@ class DrainWorld:
 
     def _fill(self) -> None:
         self.poison = self.dice.randrange(3)
+        drawn = random.Random(f"refused-{self.seed}")
+        numbers = [2_000 + number for number in range(drawn.choice([0, 0, 1, 15]))]
+        self.refused = {f"m{number}" for number in numbers}
+        """Ids of messages that their destination refuses, wherever they are in a batch."""
         for number in range(MESSAGES):
+            if numbers and number % 4 == 3:
+                refused = numbers.pop()
+                sent = original(refused, None, has_alias_name=False, has_life=False)
+                parked = parking.park(
+                    sent, drawn.choice(["orders", "events"]), Passport("f", 1, refused, "r")
+                )
+                self.secondary.queue(drawn.choice(self.queues)).send([parked], 0)
             path = self.dice.choice(["orders", "events"])
             sent = original(number, None, has_alias_name=False, has_life=False)
             is_legacy = self.dice.random() < 0.4
@@ -312,7 +325,8 @@ class DrainWorld:
         for queue in self.primary.queues.values():
             homes.update(_id(payload) for payload in queue.history)
         dead = [reason for queue in self.queues for _, reason in self.secondary.queue(queue).dead]
-        assert dead == ["NotFromPairedNamespace"] * self.poison, f"seed {self.seed}: P38, P39: {dead}"
+        expected = ["NotFromPairedNamespace"] * self.poison + ["TooLargeForDestination"] * len(self.refused)
+        assert sorted(dead) == expected, f"seed {self.seed}: P38, P39: {dead}"
         for number in range(MESSAGES):
             name = f"m{number}"
             copies = homes[name]

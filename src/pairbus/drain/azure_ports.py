@@ -14,9 +14,9 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.drain.destination_index import DestinationIndex
+from pairbus.drain.destination_queue import BATCH_BYTES
 from pairbus.drain.message import LOCK_MS_DEFAULT, BacklogMessage
 from pairbus.drain.order import Seen
-from pairbus.drain.plan import BATCH_BYTES
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost, NotSent
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
@@ -241,8 +241,8 @@ class AzureOutlet:
                 is_sent = True
                 await sender.send_messages(batch, timeout=SEND_SECONDS)
         except BaseException as error:
-            # A refusal leaves the link as it was; after any other error its state is not known.
-            if classify(error) not in _LINK_IS_FINE:
+            # After any other error the state of the link is not known.
+            if not _leaves_link(error):
                 if self._senders.get(key) is sender:
                     del self._senders[key]
                 await _close(sender)
@@ -256,6 +256,7 @@ class AzureOutlet:
             sender = self._client.get_queue_sender(path)
             # A link that died while idle is opened again once; the plan decides what happens when that fails.
             handlers.set_retries(sender, 1)
+            handlers.keep_link_after_refusals(sender, _leaves_link)
             handlers.open_quickly(sender)
         self._senders[key] = sender  # at the end: the first is the least recently used
         return sender
@@ -311,6 +312,11 @@ class AzureOutlet:
     async def close(self) -> None:
         senders, self._senders = list(self._senders.values()), {}
         await asyncio.gather(*(_close(sender) for sender in senders))
+
+
+def _leaves_link(error: BaseException) -> bool:
+    """Whether an error is an answer to a message, which leaves the link as it was."""
+    return classify(error) in _LINK_IS_FINE
 
 
 async def _close(handler: Any) -> None:

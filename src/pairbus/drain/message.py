@@ -24,8 +24,6 @@ class BacklogMessage:
     session_id: str | None
     partition_key: str | None
     locked_until_ms: int
-    is_alone: bool = False
-    """To be sent by itself, because a batch with it was refused."""
     is_in_flight: bool = False
     token: object = None
     """Handle that the inbox needs to settle the message."""

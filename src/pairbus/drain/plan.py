@@ -22,8 +22,8 @@ Three things make that harder than a loop:
 
 3. *A failed send does not say what is wrong.* Failures are sorted by ``sdk.failures`` into three groups:
    temporary ones (the destination backs off and is probed with a single message), ``NOT_FOUND`` (dead-letter, or wait
-   when the operator asked for that), and refusals of the content. A refused batch is split: its messages are sent one
-   by one, so that only the message at fault is dead-lettered and the others go on (P39).
+   when the operator asked for that), and refusals of the content. A refused batch is sent again in smaller ones
+   (``batch_limit``), so that only the message at fault is dead-lettered and the others go on (P39).
 
 The life of a message here::
 
@@ -64,15 +64,13 @@ WINDOW: Final = 1_000
 """Messages that one backlog queue may have locked at a time."""
 READY_MAX: Final = 300
 """How many of them may wait for available destinations: enough to keep sends going while more is received."""
-BATCH_MESSAGES: Final = 100
-BATCH_BYTES: Final = 200_000
-"""Well below the standard tier's 256 KB, so that envelopes and estimates never matter."""
 BACKOFF_MS_MIN: Final = 250
 BACKOFF_MS_MAX: Final = 5_000
 """Longest pause between two probes of an unavailable destination."""
 THROTTLED_MS: Final = 10_000
 SLOW_MS: Final = 5_000
-"""A destination that has not answered for this long counts as stalled, as if it were unavailable."""
+"""A destination that has not answered for this long counts as stalled, as if it were unavailable. So does one that refuses
+messages, while others wait for it that long."""
 RECENT_MS: Final = 60_000
 """How long after its last delivery, or after being seen further back in the queue, a destination counts as waiting."""
 BROWSE_INTERVAL_MS: Final = 30_000
@@ -342,8 +340,11 @@ class DrainPlan:
             del self._reached_ms[next(iter(self._reached_ms))]
 
     def _is_stalled(self, destination: DestinationQueue, now: int) -> bool:
-        is_slow = bool(destination.in_flight) and now - destination.in_flight_since_ms >= SLOW_MS
-        return is_slow or destination.is_unavailable or self._is_blocked(destination.path)
+        return (
+            destination.is_slow(now, SLOW_MS)
+            or destination.is_unavailable
+            or self._is_blocked(destination.path)
+        )
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -362,33 +363,14 @@ class DrainPlan:
             return []
         if destination.is_unavailable and now < destination.retry_ms:
             return []
-        batch: list[BacklogMessage] = []
-        passed: list[BacklogMessage] = []
-        stopped: set[tuple[str, str | None]] = set()
-        size = 0
-        for message in destination.waiting:
-            if message.is_ordered and (message.session in stopped or self._waits(message)):
-                stopped.add(message.session)
-                passed.append(message)
-                continue
-            is_full = len(batch) >= BATCH_MESSAGES or size + len(message.payload) > BATCH_BYTES
-            if batch and (is_full or message.is_alone or batch[0].is_alone or destination.is_unavailable):
-                break
-            batch.append(message)
-            size += len(message.payload)
-        destination.waiting[: len(batch) + len(passed)] = passed
-        if not batch:
-            return []
-        destination.in_flight, destination.in_flight_since_ms = batch, now
-        for message in batch:
-            message.is_in_flight = True
-        return list(batch)
+        return destination.take(self._waits, now)
 
     def send_accepted(self, key: str) -> list[BacklogMessage]:
         """The primary acknowledged the batch in flight: returns the messages that may be completed now (P34)."""
         destination = self._destinations[key]
         done, destination.in_flight = destination.in_flight, []
         destination.is_unavailable, destination.attempts = False, 0
+        destination.limit.accepted(len(done))
         self._reached(key, destination.in_flight_since_ms)
         self._resume_skipping(destination)
         self._forget(key, done)
@@ -411,9 +393,8 @@ class DrainPlan:
             self._back_off(destination, failure, now)
             return []
         if failure is not Failure.NOT_FOUND and len(destination.in_flight) > 1:
-            # One of them is at fault. Sent one by one they show which, and the others get through (P39).
-            for message in destination.in_flight:
-                message.is_alone = True
+            # One of them is at fault. Smaller batches show which, and the others get through (P39).
+            destination.limit.refused(len(destination.in_flight))
             self.send_cancelled(key)
             return []
         if failure is Failure.NOT_FOUND:
@@ -421,6 +402,8 @@ class DrainPlan:
             reason = DESTINATION_NOT_FOUND
             text = f"expected entity {destination.path!r} in the primary, found none: {why}"
         else:
+            destination.is_unavailable, destination.attempts = False, 0
+            destination.limit.refused(1)
             reason = TOO_LARGE if failure is Failure.TOO_LARGE else REFUSED
             text = f"expected {destination.path!r} to accept it, found {failure.value}: {why}"
         failed, destination.in_flight = destination.in_flight, []
@@ -437,10 +420,7 @@ class DrainPlan:
         """The batch in flight ended without an answer; it goes back to the front of its destination's queue."""
         destination = self._destinations.get(key)
         if destination is not None:
-            for message in destination.in_flight:
-                message.is_in_flight = False
-            destination.waiting[:0] = destination.in_flight
-            destination.in_flight = []
+            destination.put_back()
 
     def next_retry_ms(self, key: str) -> int | None:
         """When an unavailable destination is probed again."""

@@ -23,7 +23,7 @@ from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import Restored
 from pairbus.pairing.statistics import Counters
-from pairbus.sdk.failures import IN_DOUBT, Failure, classify
+from pairbus.sdk.failures import IN_DOUBT, OF_THE_MESSAGE, Failure, classify
 
 IDLE_SECONDS: Final = 30.0
 """How often a sender looks again without being woken."""
@@ -197,6 +197,10 @@ class Senders:
         dead = self.plan.send_failed(key, failure, text, self.clock())
         for item in dead:
             self.settle(item.message.queue, item)
+        if failure in OF_THE_MESSAGE:
+            # The destination answered. The smaller batches, or the next message, follow at once.
+            self.problems.works("primary", batch[0].path.strip("/"))
+            return
         if not dead:
             self.problems.failed("primary", batch[0].path.strip("/"), failure, text)
         for queue in {message.queue for message in batch}:

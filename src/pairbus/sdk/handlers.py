@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -11,9 +12,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 from azure.servicebus._pyamqp.constants import LinkDeliverySettleReason, LinkState, MessageDeliveryState
-from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition
+from azure.servicebus._pyamqp.error import AMQPConnectionError, AMQPException, ErrorCondition
 from azure.servicebus._pyamqp.message import BatchMessage, _MessageDelivery
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
+
+_logger = logging.getLogger("pairbus.sdk")
 
 READ_SECONDS: Final = 0.2
 """Seconds for which a link that opens reads one frame after the other before the SDK looks at its deadline again."""
@@ -74,6 +77,33 @@ def watch_attempts(
             return judged(original(exception))
 
         sender._handle_exception = handle
+
+
+def keep_link_after_refusals(sender: Any, is_refusal: Callable[[BaseException], bool]) -> None:
+    """Let a refused message of an asynchronous sender cost its answer alone, when ``is_refusal`` says that it is one.
+
+    The SDK closes the connection after every error and opens another one for the next send, which takes a second. It
+    also sends again by itself, after seconds when the namespace is busy. A message that was refused leaves its link as it
+    was, unless the link was closed over it.
+    """
+    original = sender._handle_exception
+    policy = getattr(sender, "_error_policy", None)
+    if policy is not None:
+        policy.total_retries = 0  # the layer below knows no refusals; lost links are opened again above it
+
+    async def handle(exception: Exception) -> BaseException:
+        is_answer = isinstance(exception, ServiceBusError | AMQPException)
+        if is_answer and is_refusal(exception) and _is_attached(sender):
+            raise sender._amqp_transport.create_servicebus_exception(_logger, exception)
+        error: BaseException = await original(exception)
+        return error
+
+    sender._handle_exception = handle
+
+
+def _is_attached(sender: Any) -> bool:
+    link = getattr(sender._handler, "_link", None)
+    return link is not None and link.get_state() == LinkState.ATTACHED
 
 
 def end_retries(sender: Any, is_over: Callable[[], bool]) -> None:

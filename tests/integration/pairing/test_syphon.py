@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
 from click.testing import CliRunner
 
 from pairbus import UsageError
@@ -42,6 +43,7 @@ from pairbus.cli.root import root
 from pairbus.drain.azure_ports import AzureOutlet
 from pairbus.drain.message import BacklogMessage
 from pairbus.sdk import message_bytes, sections
+from pairbus.sdk.failures import Failure, classify
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing.kit import bodies, by_hand, options, paired, take, text, wait_until
 
@@ -78,6 +80,14 @@ def message(body: bytes, properties: list[tuple[str, bytes]], message_id: str = 
             sections.Section(0x75, b"\xa0" + bytes((len(body),)) + body),
         ]
     )
+
+
+def with_session(payload: bytes, session_id: str | None) -> bytes:
+    if session_id is None:
+        return payload
+    parts = sections.split(payload)
+    head = [sections.encode_text("id-1")] + [sections.NULL] * 9 + [sections.encode_text(session_id)]
+    return sections.join(sections.replace(parts, sections.PROPERTIES, sections.encode_list(head)))
 
 
 @dataclass
@@ -315,6 +325,27 @@ async def test_another_message_with_the_same_id_is_no_proof_of_delivery(pair: Pa
         await outlet.close()
 
     assert found == [one], "another body is no proof, and one message there stands for one in the backlog"
+
+
+@pytest.mark.promise("P39")
+async def test_a_refused_message_leaves_the_link_to_its_destination_as_it_was(pair: Pair) -> None:
+    def parked(session_id: str | None) -> BacklogMessage:
+        payload = with_session(message(b"one", []), session_id)
+        return BacklogMessage(BACKLOG, 1, "sessions", payload, "id", session_id, None, 0)
+
+    async with pair.primary.aio_client() as client:
+        outlet = AzureOutlet(client)
+        await outlet.send("sessions", [parked("a")])
+        link: Any = outlet._senders["sessions"]
+        connection = link._handler
+        for _ in range(3):
+            with pytest.raises(ServiceBusError) as refused:
+                await outlet.send("sessions", [parked(None)])
+            assert classify(refused.value) is Failure.INVALID
+        await outlet.send("sessions", [parked("a")])
+
+        assert link._handler is connection, "another connection for each refusal costs a second each"
+        await outlet.close()
 
 
 def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:

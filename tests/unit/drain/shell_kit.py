@@ -195,6 +195,10 @@ class LockingInbox(FakeInbox):
             del self.stored[message.sequence_number]
         return done
 
+    async def dead_letter(self, token: object, reason: str, description: str) -> None:
+        await super().dead_letter(token, reason, description)
+        self.stored = {number: one for number, one in self.stored.items() if one[0].token != token}
+
     def holds_lock(self, message: BacklogMessage) -> bool:
         return self.stored.get(message.sequence_number, (None, 0))[1] > self.loop.now_ms()
 

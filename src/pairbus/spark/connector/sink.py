@@ -17,9 +17,9 @@ from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
 from pairbus.drain.azure_ports import LINKS_MAX, AzureOutlet
+from pairbus.drain.destination_queue import BATCH_BYTES
 from pairbus.drain.forbidden_paths import forbidden
 from pairbus.drain.message import BacklogMessage
-from pairbus.drain.plan import BATCH_BYTES
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.addresses import connect
