@@ -299,8 +299,6 @@ class Namespace:
         entity = self._by_id.get(entity_id)
         if entity is None or entity.settings.auto_delete_on_idle_ms >= FOREVER_MS:
             return
-        if not entity.idle_since:
-            entity.idle_since = now  # uses are not recorded: after a restart the time starts again (B1)
         for subscription in entity.subscriptions.values():
             # A receiver of a topic's subscription uses the topic: deleting the topic would delete the subscription.
             accessed_at = now if _is_in_use(subscription) else subscription.accessed_at
@@ -355,6 +353,9 @@ class Namespace:
             for queue in self.context.queues.values():
                 if queue.duplicates is not None:
                     queue.duplicates.begin(now)
+            for entity in self._by_id.values():
+                entity.idle_since = now  # uses are not recorded: after a restart the time starts again (B1)
+                self._watch_idleness(entity)
 
     def _put(self, record: EntityPut) -> None:
         self._next_entity_id = max(self._next_entity_id, record.entity_id + 1)

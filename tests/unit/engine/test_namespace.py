@@ -318,6 +318,20 @@ def test_a_restart_does_not_take_an_entity_in_use_for_an_idle_one() -> None:
     assert again.namespace.find("q") is None
 
 
+@pytest.mark.parametrize("before_ms", [30_000, 4 * MINUTE, 20 * MINUTE])
+def test_after_a_restart_an_idle_entity_is_deleted_when_its_time_has_passed_once(before_ms: int) -> None:
+    bench = Bench()
+    receiver = bench.receiver(bench.entity("q", settings=IDLE).main, 1)
+    bench.wait(before_ms)
+    bench.namespace.find("q").main.detach(receiver, bench.now)  # type: ignore[union-attr]
+
+    again = bench.restart()
+    again.wait(5 * MINUTE - 1)
+    assert again.namespace.find("q") is not None
+    again.wait(1)
+    assert again.namespace.find("q") is None
+
+
 # -- the fold
 
 
