@@ -33,7 +33,7 @@ from pairbus.engine.records import (
 from pairbus.engine.routing import HOPS_MAX, Router
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import EntityAlreadyExists, EntityNotFound, InvalidEntity, QuotaExceeded
-from pairbus.model.access import AccessRule
+from pairbus.model.access import ROOT_RULE, AccessRule
 from pairbus.model.entity import (
     FOREVER_MS,
     QUEUE,
@@ -75,6 +75,8 @@ class Namespace:
         self.version = 0
         """Rises with every change that may end a link or take a right away; new entities and other filters do not."""
         self.access_rules: tuple[AccessRule, ...] = ()
+        self.declared_rules: tuple[str, ...] = ()
+        """Names of access rules that the last configuration file declared; one that a later file does not declare is removed."""
         self._next_entity_id = 1
         self._directory = Directory()
         self._discard = Discard()
@@ -212,14 +214,23 @@ class Namespace:
         if self.context.watcher is not None:
             self.context.watcher.entity_deleted(entity.path, now)
 
-    def set_access_rules(self, rules: tuple[AccessRule, ...], now: int) -> None:
-        """Replace the namespace's own access rules (M5)."""
+    def set_access_rules(
+        self, rules: tuple[AccessRule, ...], now: int, declared: tuple[str, ...] | None = None
+    ) -> None:
+        """Replace the namespace's own access rules (M5). ``declared``: those that a configuration file declares; None: as before."""
         if len({rule.name for rule in rules}) != len(rules):
             raise InvalidEntity("Two authorization rules have the same name: names must differ.")
-        self._record(self._namespace_record(rules, self.created_at or now))
+        names = self.declared_rules if declared is None else declared
+        self._record(self._namespace_record(rules, names, self.created_at or now))
 
-    def _namespace_record(self, rules: tuple[AccessRule, ...], created_at: int) -> NamespacePut:
-        settings = {"created_at": created_at, "access_rules": [rule.to_dict() for rule in rules]}
+    def _namespace_record(
+        self, rules: tuple[AccessRule, ...], declared: tuple[str, ...], created_at: int
+    ) -> NamespacePut:
+        settings = {
+            "created_at": created_at,
+            "access_rules": [rule.to_dict() for rule in rules],
+            "declared_rules": list(declared),
+        }
         return NamespacePut(self._next_entity_id, json.dumps(settings, separators=(",", ":")))
 
     # -- messages ------------------------------------------------------------------------------
@@ -425,7 +436,7 @@ class Namespace:
         self.version += 1
         self._next_entity_id = max(self._next_entity_id, record.next_entity_id)
         self.created_at = json.loads(record.settings)["created_at"]
-        self.access_rules = _access_rules_of(record)
+        self.access_rules, self.declared_rules = _access_rules_of(record)
 
     # -- compaction ----------------------------------------------------------------------------
 
@@ -441,9 +452,11 @@ class Namespace:
                 settings = entity.settings.to_json()
                 self.context.log.append(EntityPut(entity.entity_id, entity.kind, entity.path, settings))
         elif isinstance(record, NamespacePut):
-            if _access_rules_of(record) == self.access_rules:
+            if _access_rules_of(record) == (self.access_rules, self.declared_rules):
                 # It carries the next entity id as it is now, so ids of deleted entities never come back.
-                self.context.log.append(self._namespace_record(self.access_rules, self.created_at))
+                self.context.log.append(
+                    self._namespace_record(self.access_rules, self.declared_rules, self.created_at)
+                )
         elif isinstance(record, SessionStateSet):
             self._restate_session(record)
         elif isinstance(record, DuplicateSeen):
@@ -501,5 +514,12 @@ def _is_in_use(entity: Entity) -> bool:
     return sessions is not None and bool(sessions.held or sessions.waiting)
 
 
-def _access_rules_of(record: NamespacePut) -> tuple[AccessRule, ...]:
-    return tuple(AccessRule.from_dict(rule) for rule in json.loads(record.settings)["access_rules"])
+def _access_rules_of(record: NamespacePut) -> tuple[tuple[AccessRule, ...], tuple[str, ...]]:
+    """The access rules, and the names of those that a configuration file declared."""
+    settings = json.loads(record.settings)
+    rules = tuple(AccessRule.from_dict(rule) for rule in settings["access_rules"])
+    declared = settings.get("declared_rules")
+    if declared is None:
+        # Before the names were recorded, nothing but a file could make a rule of the namespace beside the root rule.
+        return rules, tuple(rule.name for rule in rules if rule.name != ROOT_RULE)
+    return rules, tuple(declared)

@@ -290,16 +290,25 @@ def recover(
 
 
 def declare_access_rules(namespace: Namespace, declarations: Declarations, now: int) -> str:
-    """Make the access rules that are declared and missing, and the root rule. Returns the root rule's primary key."""
+    """Make the access rules that are declared and missing, and the root rule; remove those that an earlier file declared and this one
+    does not. Without a file nothing is removed. Returns the root rule's primary key.
+    """
     held = {rule.name: rule for rule in namespace.access_rules}
     wanted = {rule.name: rule for rule in declarations.access_rules}
     rules = dict(held)
+    if declarations.file:
+        for name in namespace.declared_rules:
+            if name not in wanted:
+                if name != ROOT_RULE:
+                    rules.pop(name, None)
+                _tell_undeclared_rule(name, declarations.file)
     if ROOT_RULE not in held and ROOT_RULE not in wanted:
         rules[ROOT_RULE] = _new_rule(ROOT_RULE, RIGHTS, None, None, now)
     for declared in wanted.values():
         rules[declared.name] = _access_rule(declared, held.get(declared.name), now)
-    if rules != held:
-        namespace.set_access_rules(tuple(rules.values()), now)
+    declared_names = tuple(wanted) if declarations.file else namespace.declared_rules
+    if rules != held or declared_names != namespace.declared_rules:
+        namespace.set_access_rules(tuple(rules.values()), now, declared_names)
     return rules[ROOT_RULE].primary_key
 
 
@@ -355,6 +364,17 @@ def _tell_loops(entities: Sequence[EntityDeclaration]) -> None:
             HOPS_MAX,
             extra={"event": "config.forwarding_loop", "way": " > ".join(loop)},
         )
+
+
+def _tell_undeclared_rule(name: str, file: str) -> None:
+    if name == ROOT_RULE:
+        text = (
+            "the configuration does not declare the root rule any more: it keeps its keys. Replace them with `pairbus access rotate` "
+            "if somebody else knows them"
+        )
+    else:
+        text = "an access rule was removed: the configuration does not declare it any more. Its keys open nothing from now on"
+    logger.warning(text, extra={"event": "config.access_rule_removed", "key_name": name, "file": file})
 
 
 def _tell_undeclared(missing: list[EntityDeclaration]) -> None:

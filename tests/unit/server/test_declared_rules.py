@@ -1,0 +1,118 @@
+"""Access rules of the namespace that a configuration file declares: they come with the file, and go when a later file lacks them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pairbus.engine.records import NamespacePut
+from pairbus.gateway.broker import Broker
+from pairbus.model.access import ROOT_RULE, AccessRule
+from pairbus.server.assemble import assemble
+from pairbus.server.config.declarations import Declarations, read_declarations
+from pairbus.server.config.options import MEMORY, Options
+from pairbus.storage.memory import MemoryDisk, MemoryStore
+
+NOW = 1_700_000_000_000
+
+
+def declared(*names: str) -> Declarations:
+    rules = [{"Name": name, "Rights": ["Send"], "PrimaryKey": f"key of {name}"} for name in names]
+    if ROOT_RULE in names:
+        rules[names.index(ROOT_RULE)]["Rights"] = ["Manage", "Send", "Listen"]
+    text = json.dumps({"PairBus": {"AccessRules": rules}})
+    return replace(read_declarations(text, lambda _form, _name: ""), file="Config.json")
+
+
+class Life:
+    """One start of a broker over a disk that stays."""
+
+    def __init__(self, disk: MemoryDisk, path: Path, declarations: Declarations) -> None:
+        options = Options(namespace="contoso", data=path, store=MEMORY, tls=False, declarations=declarations)
+        self.store = MemoryStore(disk)
+        assembly = assemble(options, NOW, self.store)
+        assert isinstance(assembly.broker, Broker)
+        self.namespace = assembly.broker.namespace
+        self.commit()
+
+    def commit(self) -> None:
+        batch = self.store.seal()
+        if batch is not None:
+            self.store.commit(batch)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(rule.name for rule in self.namespace.access_rules)
+
+    @property
+    def root_key(self) -> str:
+        return next(rule.primary_key for rule in self.namespace.access_rules if rule.name == ROOT_RULE)
+
+
+@pytest.mark.promise("M5")
+def test_a_rule_that_the_file_no_longer_declares_is_removed_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    root_key = Life(disk, tmp_path, declared("shop", "audit")).root_key
+
+    with caplog.at_level(logging.WARNING):
+        life = Life(disk, tmp_path, declared("audit"))
+
+    assert life.names == [ROOT_RULE, "audit"]
+    assert life.root_key == root_key
+    assert [vars(record)["key_name"] for record in caplog.records] == ["shop"]
+    assert "key of shop" not in caplog.text
+    assert Life(disk, tmp_path, declared()).names == [ROOT_RULE]
+
+
+@pytest.mark.promise("M5")
+def test_a_start_without_a_file_removes_no_rule_and_a_later_file_still_does(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    Life(disk, tmp_path, declared("shop"))
+
+    assert Life(disk, tmp_path, Declarations()).names == [ROOT_RULE, "shop"]
+    assert Life(disk, tmp_path, declared("audit")).names == [ROOT_RULE, "audit"]
+
+
+@pytest.mark.promise("M5")
+def test_a_rule_that_no_file_declared_stays(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    life = Life(disk, tmp_path, declared("shop"))
+    own = AccessRule(name="own", rights=("Listen",), primary_key="1", secondary_key="2")
+    life.namespace.set_access_rules((*life.namespace.access_rules, own), NOW)
+    life.commit()
+
+    assert Life(disk, tmp_path, declared("shop")).names == [ROOT_RULE, "own", "shop"]
+    assert Life(disk, tmp_path, declared()).names == [ROOT_RULE, "own"]
+
+
+def test_the_root_rule_keeps_its_keys_when_the_file_no_longer_declares_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    Life(disk, tmp_path, declared(ROOT_RULE))
+
+    with caplog.at_level(logging.WARNING):
+        life = Life(disk, tmp_path, declared("shop"))
+
+    assert (life.names, life.root_key) == ([ROOT_RULE, "shop"], f"key of {ROOT_RULE}")
+    assert "keeps its keys" in caplog.text
+    caplog.clear()
+    Life(disk, tmp_path, declared("shop"))
+    assert not caplog.records
+
+
+@pytest.mark.promise("M5")
+def test_rules_of_data_that_do_not_say_who_declared_them_came_from_a_file(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    life = Life(disk, tmp_path, declared("shop"))
+    rules = [rule.to_dict() for rule in life.namespace.access_rules]
+    life.store.append(NamespacePut(1, json.dumps({"created_at": NOW, "access_rules": rules})))
+    life.commit()
+
+    assert Life(disk, tmp_path, declared("audit")).names == [ROOT_RULE, "audit"]
