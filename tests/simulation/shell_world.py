@@ -24,6 +24,7 @@ from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.shell import Drain
 from pairbus.pairing.client.aio import PairedServiceBusClient
+from pairbus.pairing.client.drain_host import TaskDrainHost
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.outcome import outcome_of
@@ -62,6 +63,11 @@ class ShellWorld:
         self.drains = dice.random() < 0.6
         self.crashes = 0 if is_calm else dice.randrange(3)
         """How often the syphon is killed, and another one with an empty ledger takes its place."""
+        closing = random.Random(f"closing-{seed}")
+        self.gives_up_s = [closing.choice([0.0, 0.001, 0.3, 1.0]) for _ in range(closing.choice([0, 1, 2]))]
+        """After how many seconds each caller that closes the client is cancelled, before two of them close it to the end."""
+        self.is_hosted = self.drains and not self.crashes and closing.random() < 0.7
+        """Whether the client hosts the syphon, as ``enable_syphon`` asks."""
         self.numbers = 0
         self.outcomes: dict[int, str] = {}
         self.events: Counter[Kind] = Counter()
@@ -97,7 +103,10 @@ class ShellWorld:
         client._state.paired_with(QUEUES)
         senders = [client.get_queue_sender("orders") for _ in range(self.senders)]
         self.secondary.on_parked = self._parked
-        drain = asyncio.ensure_future(self._drain(client)) if self.drains else None
+        if self.is_hosted:
+            client._drain = _Host(self)
+            await client._drain.start(client)
+        drain = asyncio.ensure_future(self._drain(client)) if self.drains and not self.is_hosted else None
         strikes = [asyncio.ensure_future(self._strike(fault)) for fault in self.faults]
         if self.enters:
             await asyncio.gather(*(sender.__aenter__() for sender in senders), return_exceptions=True)
@@ -113,45 +122,63 @@ class ShellWorld:
                 asyncio.get_running_loop().call_later(self.dice.uniform(0, HORIZON_S / 4), task.cancel)
         if self.closes:
             await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 2))
-            await client.close()
+            await self._close(client)
+            if self.is_hosted:
+                drain = asyncio.ensure_future(self._drain(client))
         try:
             async with asyncio.timeout(LIFE_S_MAX):
                 await asyncio.gather(*tasks, *strikes, return_exceptions=True)
         except TimeoutError:
             self.strange.append(AssertionError("sends never ended"))
         await asyncio.sleep(HORIZON_S)
-        if drain is not None:
+        if self.drains:
             await self._until_home()
+        if drain is not None:
             drain.cancel()
             await asyncio.gather(drain, return_exceptions=True)
         self.states = {report.state.value for report in client.health().values()}
-        await client.close()
+        await self._close(client)
         await asyncio.sleep(LEFT_S)
         self.left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in self.left:
             task.cancel()
+
+    async def _close(self, client: PairedServiceBusClient) -> None:
+        for seconds in self.gives_up_s:
+            closing = asyncio.ensure_future(client.close())
+            await asyncio.sleep(seconds)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+        await asyncio.gather(client.close(), client.close())
 
     def _parked(self, queue: str, payload: bytes) -> None:
         self.numbers += 1
         now = round(asyncio.get_running_loop().time() * 1000)
         self.secondary.kept.setdefault(queue, []).append(Kept(self.numbers, payload, now))
 
+    def syphon(
+        self, client: PairedServiceBusClient, official: ServiceBusClient, doubts: DoubtfulSends
+    ) -> tuple[Drain, FalseOutlet]:
+        """The syphon that ships, over the false network."""
+        loop = asyncio.get_running_loop()
+        outlet = FalseOutlet(official, lambda: round(loop.time() * 1000))
+        outlet.namespace = self.primary
+        drain = Drain(
+            [FalseInbox(self.secondary, queue) for queue in QUEUES],
+            outlet,
+            plan=DrainPlan(),
+            doubts=doubts,
+            counters=client._state.counters,
+            clock=lambda: round(loop.time() * 1000),
+            wall_clock=lambda: round(loop.time() * 1000),
+        )
+        return drain, outlet
+
     async def _drain(self, client: PairedServiceBusClient) -> None:
         """The syphon that ships, killed now and then."""
-        loop = asyncio.get_running_loop()
         for life in range(self.crashes + 1):
             official = ServiceBusClient.from_connection_string(_text(self.primary.host))
-            outlet = FalseOutlet(official, lambda: round(loop.time() * 1000))
-            outlet.namespace = self.primary
-            syphon = Drain(
-                [FalseInbox(self.secondary, queue) for queue in QUEUES],
-                outlet,
-                plan=DrainPlan(),
-                doubts=DoubtfulSends(),
-                counters=client._state.counters,
-                clock=lambda: round(loop.time() * 1000),
-                wall_clock=lambda: round(loop.time() * 1000),
-            )
+            syphon, outlet = self.syphon(client, official, DoubtfulSends())
             running = asyncio.ensure_future(syphon.run())
             try:
                 if life < self.crashes:
@@ -235,9 +262,22 @@ class ShellWorld:
             )
         if not self.closes:
             assert self.states <= {"healthy"}, f"{say}: P26: {self.states} after the calm"
+        assert self.events[Kind.CLOSED] == 1, f"{say}: P44: closed {self.events[Kind.CLOSED]} times"
         assert not self.left, f"{say}: P44: left behind: {self.left}"
         open_ones = len(self.primary.connections) + len(self.secondary.connections)
         assert not open_ones, f"{say}: P44: {open_ones} connections are open"
+
+
+class _Host(TaskDrainHost):
+    """The host that ships, with a syphon over the false network."""
+
+    def __init__(self, world: ShellWorld) -> None:
+        self._world = world
+
+    def _build(self, primary: Any, secondary: Any) -> tuple[Drain, DoubtfulSends]:
+        doubts = DoubtfulSends()
+        drain, _ = self._world.syphon(self._client, primary, doubts)  # type: ignore[arg-type]
+        return drain, doubts
 
 
 FAULTS: Final = [

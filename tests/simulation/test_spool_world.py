@@ -1,4 +1,4 @@
-"""A paired client with a spool, in worlds where both namespaces go away and the client is killed."""
+"""A paired client with a spool, in worlds where both namespaces go away and the client is closed or killed."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
 class Lived(NamedTuple):
     spooled: int
     kills: int
+    closes: int
     outcomes: frozenset[str]
 
 
@@ -38,12 +39,12 @@ def lived(world: Make) -> Callable[[int], Lived]:
         run = world(seed)
         run.run()
         assert run.left == [], f"seed {seed}: an empty spool was not deleted"
-        return Lived(len(run.checks.spooled), run.kills, frozenset(run.checks.outcome.values()))
+        return Lived(len(run.checks.spooled), run.kills, run.closes, frozenset(run.checks.outcome.values()))
 
     return live
 
 
-@pytest.mark.promise("P1", "P2", "P5", "P8", "P36", "P38", "P50", "P51")
+@pytest.mark.promise("P1", "P2", "P5", "P8", "P36", "P38", "P44", "P50", "P51")
 @pytest.mark.parametrize("group", _GROUPS)
 def test_spooled_sends_survive_both_namespaces_and_kills(
     group: list[int], lived: Callable[[int], Lived]
@@ -62,6 +63,7 @@ def test_the_worlds_use_the_spool(lived: Callable[[int], Lived]) -> None:
 
     assert sum(run.spooled for run in worlds) > 150
     assert sum(run.kills for run in worlds) > 10
+    assert sum(run.closes for run in worlds) > 5
     assert {outcome for run in worlds for outcome in run.outcomes} >= {"ok", "unknown"}
 
 

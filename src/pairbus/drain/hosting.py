@@ -162,9 +162,10 @@ class DrainThread:
             return False
 
     def stop(self, seconds: float) -> None:
-        """Stop the drain and wait for its end."""
+        """Stop the drain and wait for its end. A call from within the drain does not wait: that ends after the call."""
         self.call(lambda drain: drain.stop(min(STOP_SECONDS, seconds * STOP_SHARE)))
-        self._thread.join(seconds)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
 
     @property
     def is_running(self) -> bool:

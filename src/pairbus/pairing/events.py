@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -101,12 +103,18 @@ class Event:
 Listener = Callable[[Event], None]
 
 
+class _Callbacks(threading.local):
+    depth = 0
+    """How many callbacks of the application are under way in this thread, each inside the other."""
+
+
 class EventLog:
     """The history of one client. Safe to use from several threads: appends to a deque are atomic."""
 
     def __init__(self, listener: Listener | None = None) -> None:
         self._history: deque[Event] = deque(maxlen=HISTORY_MAX)
         self._listener = listener
+        self._callbacks = _Callbacks()
 
     def add(self, event: Event) -> None:
         """Remember it, log it, call the listener. A listener that raises is logged and changes nothing."""
@@ -117,9 +125,24 @@ class EventLog:
             logger.log(level, "%s: %s", event.subject, event.text, extra=extra)
         if self._listener is not None:
             try:
-                self._listener(event)
+                with self.calling_back():
+                    self._listener(event)
             except Exception:
                 logger.exception("the event listener failed", extra={"event": "pairing.listener_failed"})
+
+    @contextmanager
+    def calling_back(self) -> Iterator[None]:
+        """Inside this block the application is called back."""
+        self._callbacks.depth += 1
+        try:
+            yield
+        finally:
+            self._callbacks.depth -= 1
+
+    @property
+    def is_calling_back(self) -> bool:
+        """Whether the application is being called back in this thread."""
+        return self._callbacks.depth > 0
 
     def history(self) -> list[Event]:
         """The newest events, oldest first."""

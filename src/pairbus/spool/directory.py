@@ -182,10 +182,12 @@ class Spools:
             lock = self._locks.pop(spool, None)
             if lock is None:
                 continue
-            spool.close()
-            if spool.is_empty:
-                delete(spool.directory)
-            os.close(lock)
+            try:
+                spool.close()
+                if spool.is_empty:
+                    delete(spool.directory)
+            finally:
+                os.close(lock)
 
     def forget(self) -> None:
         """In a forked process: the spools are the parent's. This process gets one of its own when it needs one."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.simulation.pair.world import World
 
 LIMIT_BYTES = 262_144
+CLOSE_S = 0.1
+"""How long it takes to close something of the SDK's."""
 
 
 class SimSender:
@@ -53,6 +55,7 @@ class SimSender:
 
     async def close(self) -> None:
         self._running = False
+        await asyncio.sleep(CLOSE_S)
 
     async def send_messages(self, message: Any, *, timeout: float) -> None:  # noqa: ASYNC109 - the SDK's shape
         await self._send(message, timeout=timeout)
@@ -125,11 +128,14 @@ class SimOfficial:
         self.fully_qualified_namespace = f"{model.name}.servicebus.windows.net"
         self._config = SimpleNamespace(use_tls=True)
         self._credential = SimpleNamespace()
+        self.is_closed = False
 
     def get_queue_sender(self, path: str, **options: Any) -> SimSender:
         return SimSender(self, path)
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        await asyncio.sleep(CLOSE_S)
+        self.is_closed = True
 
 
 class SimClient:

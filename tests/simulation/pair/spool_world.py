@@ -1,4 +1,4 @@
-"""A paired client with a spool while both namespaces come and go, and the client itself is killed.
+"""A paired client with a spool while both namespaces come and go, and the client itself is closed or killed.
 
 The client, its spool and the drain are the ones that ship. The spool is a real file, on a disk that takes its time: a killed client
 has written what was committed, and nothing else. One seed makes one world.
@@ -44,6 +44,8 @@ PLANTED: Final = {
 """Bugs to plant, and the promise by which each must be found."""
 
 
+CLOSE_SHARE: Final = 0.5
+"""The part of the lives that end with ``close``."""
 NO_CLIENT: Final = -1
 process: ContextVar[int] = ContextVar("process", default=NO_CLIENT)
 """Which life of the client is at work. Tasks that it starts inherit it."""
@@ -196,6 +198,8 @@ class SpoolWorld(World):
         )
         self.is_small = not bug and self.random.random() < 0.15
         disk = Random(seed)
+        self._closing = Random(f"closing-{seed}")
+        self.closes = 0
         self.full_at_ms = disk.randrange(5_000, self.horizon_ms) if not bug and disk.random() < 0.3 else None
         """When the disk becomes full, and stays so to the end; None: never."""
 
@@ -247,6 +251,8 @@ class SpoolWorld(World):
         self._both_away()
         for at in self.kill_times:
             await self._wait_until(at)
+            if not self.planted and self._closing.random() < CLOSE_SHARE:
+                await self._close()
             self._kill()
             await self._wait_until(self.now + self.random.choice([1, 500, 3_000]))
             self._start_life(messages)
@@ -287,6 +293,28 @@ class SpoolWorld(World):
             numbers = [self.next_number() for _ in range(messages // 2)]
             session = self.random.choice([None, "session"])
             self.loop.create_task(self.clients[0].send_all(path, numbers, session))
+
+    async def _close(self) -> None:
+        """The process closes its client. Callers give up, and others close it to its end."""
+        self.closes += 1
+        one, client = self.clients[0], self.clients[0].client
+        process.set(self.life)
+        for _ in range(self._closing.choice([0, 1, 2])):
+            caller = self.loop.create_task(client.close())
+            await asyncio.sleep(self._closing.choice([0, 1, 20, 100, 500]) / 1000)
+            caller.cancel()
+            await asyncio.gather(caller, return_exceptions=True)
+        await asyncio.gather(client.close(), client.close())
+        process.set(NO_CLIENT)
+        runtime: Any = client._runtime
+        sides: Any = (client.primary, client.secondary)
+        assert one.state.spools is not None
+        for claim, text in (
+            (not one.state.spools._locks, "the spool is locked"),
+            (not runtime._running, f"tasks go on: {runtime._running}"),
+            (all(side.is_closed for side in sides), "a side is not closed"),
+        ):
+            self.checks.require(claim, f"P44: the client is closed, and {text}")
 
     def _kill(self) -> None:
         """The process is gone: its tasks end where they are, its locks are free, its file is as it was."""

@@ -168,28 +168,6 @@ def test_close_returns_in_time_with_many_senders_whose_peer_is_gone(stage: Stage
     stage.play(act)
 
 
-@pytest.mark.promise("P44")
-def test_a_close_that_is_cancelled_gives_the_options_free(stage: Stage) -> None:
-    async def act() -> None:
-        _, client = hosting()
-        await client.pair()
-
-        async def stop(seconds: float) -> None:
-            await asyncio.sleep(100)
-
-        client._stop_drain = stop  # type: ignore[method-assign]
-        closing = asyncio.ensure_future(client.close())
-        await asyncio.sleep(1)
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-
-        pairings.enter("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
-        pairings.leave("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
-
-    stage.play(act)
-
-
 def test_closing_the_primary_side_stops_pings_and_pumps_and_sends_are_refused(stage: Stage) -> None:
     async def act() -> None:
         bench, client = hosting()

@@ -91,7 +91,10 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
         await self._do_pair()
 
     async def close(self, timeout: float = CLOSE_SECONDS_DEFAULT) -> None:
-        """Stop pings and the drain and close both sides. Idempotent; returns within ``timeout`` seconds."""
+        """Stop pings and the drain and close both sides. Returns within ``timeout`` seconds.
+
+        May be called again, and by several tasks, which wait for the same end. Closing goes on when a caller is cancelled.
+        """
         await self._do_close(timeout)
 
     get_queue_receiver = on_primary(

@@ -20,6 +20,7 @@ from weakref import WeakSet
 from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
 from pairbus.pairing import clock, naming
 from pairbus.pairing.client.cancel import Withdraw, cancel_parked
+from pairbus.pairing.client.closing import close
 from pairbus.pairing.client.fences import LOOK_SECONDS, Fences
 from pairbus.pairing.client.limits import headroom_of
 from pairbus.pairing.client.registry import pairings
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
     from pairbus.pairing.client.drain_host import DrainHost
     from pairbus.pairing.client.sender import SenderCore
-    from pairbus.pairing.runtime.ports import Runtime
+    from pairbus.pairing.runtime.ports import Link, Runtime
     from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
 
@@ -167,7 +168,10 @@ class PairedClient(Generic[Official, Sender]):
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
         # Weakly, as the official client does: a program that makes a sender per message must not keep them all.
         self._senders: WeakSet[SenderCore] = WeakSet()
+        self._links: WeakSet[Link] = WeakSet()
         self._is_closed = False
+        self._has_closed = False
+        """Whether nothing is left to close."""
         self._is_ended = False
         """Closed, faulted, or without its primary side: no sends, no pings. Every send asks it."""
         self._fault: tuple[str, str] | None = None
@@ -359,6 +363,7 @@ class PairedClient(Generic[Official, Sender]):
             self._state.paired_with(queues)
             if self._state.keeps_order and queues:
                 await self._fences.look_at_all(LOOK_SECONDS)
+                self._check_live()
             if self.options.enable_syphon and queues:
                 await self._start_drain()
         except BaseException:
@@ -415,32 +420,7 @@ class PairedClient(Generic[Official, Sender]):
         self._runtime.notify()
 
     async def _do_close(self, timeout: float) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = self._is_ended = True
-        now = self._state.clock()
-        until_ms = now + int(timeout * 1000)
-        self._partnership.ended(Side.PRIMARY, now)
-        self._partnership.ended(Side.SECONDARY, now)
-        self._runtime.notify()
-        try:
-            await self._stop_drain(timeout / 3)
-            await self._runtime.stop_tasks(timeout / 3)
-            with self._state.lock:
-                senders = list(self._senders)
-            # The time left is shared: half for the senders' links, the rest for both sides at once.
-            together = self._runtime.together
-            await together(_close_sender, senders, (until_ms - self._state.clock()) / 2000)
-            left = max(0.1, (until_ms - self._state.clock()) / 1000)
-            if self._spooling is not None:
-                await self._runtime.blocking(self._spooling.close)
-            await together(self._close_side, (self.primary, self.secondary), left)
-            await self._runtime.end((until_ms - self._state.clock()) / 1000)
-        finally:
-            self._leave_registry()
-            if self._reporter is not None:
-                self._reporter.stop()
-            self._state.emit(Kind.CLOSED, self._state.primary, "closed")
+        await close(self, timeout)
 
     def _leave_registry(self) -> None:
         if self._is_registered:
@@ -590,7 +570,3 @@ class PairedClient(Generic[Official, Sender]):
 def _hosts_of(client: Any) -> list[str]:
     is_emulator = not client_settings.uses_tls(client)
     return [normal_host(host, is_emulator=is_emulator) for host in client_settings.addresses_of(client)]
-
-
-async def _close_sender(sender: SenderCore) -> None:
-    await sender._do_close()

@@ -97,7 +97,7 @@ class TaskDrainHost(_Host):
         from pairbus.drain.hosting import STOP_SHARE
         from pairbus.drain.shell import STOP_SECONDS
 
-        running, self._running = self._running, None
+        running = self._running
         if running is None:
             return
         self._drain.stop(min(STOP_SECONDS, seconds * STOP_SHARE))
@@ -105,7 +105,10 @@ class TaskDrainHost(_Host):
         for task in late:
             task.cancel()
         await asyncio.wait([running], timeout=1.0)
-        self._stopped()
+        # Only now: a stop that is cancelled before can be repeated.
+        if self._running is not None:
+            self._running = None
+            self._stopped()
 
     def wake(self) -> None:
         self._drain.wake()
@@ -146,9 +149,13 @@ class ThreadDrainHost(_Host):
         return *self._build(*clients), clients
 
     async def stop(self, seconds: float) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.stop(seconds)
+        thread = self._thread
+        if thread is None:
+            return
+        thread.stop(seconds)
+        # Only now: a stop that is interrupted before can be repeated.
+        if self._thread is not None:
+            self._thread = None
             self._stopped()
 
     def wake(self) -> None:

@@ -11,6 +11,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -50,7 +51,7 @@ from pairbus.sdk.failures import Failure, classify, is_refusal, shown
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
-    from pairbus.pairing.runtime.ports import Link
+    from pairbus.pairing.runtime.ports import Link, Runtime
 
 BACKLOG_RETRIES: Final = 1
 """A connection that died while idle is opened once more before its queue leaves the rotation. An answer is final."""
@@ -229,17 +230,12 @@ class SenderCore:
             links = [*self._backlog.values()]
             if self._primary is not None:
                 links.append(self._primary)
+        await self._runtime.together(partial(close_link, self._runtime), links, CLOSE_SECONDS)
+        with self._state.lock:
+            # Only now: a close that is cancelled before can be repeated.
             self._backlog.clear()
             self._primary = None
             self._client._senders.discard(self)
-        await self._runtime.together(self._close_link, links, CLOSE_SECONDS)
-
-    async def _close_link(self, link: Link) -> None:
-        try:
-            async with self._runtime.limit(link.sender, LINK_CLOSE_SECONDS):
-                await link.close()
-        except Exception:  # noqa: BLE001 - its peer may be gone, and it is given up either way
-            return
 
     # --- one send ---------------------------------------------------------------------------------
 
@@ -509,6 +505,7 @@ class SenderCore:
                     handlers.bound_retries(sender, PRIMARY_RETRIES_MAX, PRIMARY_BACKOFF_SECONDS_MAX)
                 handlers.watch_attempts(sender, notice)
                 self._primary = self._runtime.link(sender, self._health.may_send)
+                self._client._links.add(self._primary)
             return self._primary
 
     def _backlog_link(self, queue: str) -> Link:
@@ -520,6 +517,7 @@ class SenderCore:
                 handlers.set_retries(sender, BACKLOG_RETRIES)
                 handlers.watch_attempts(sender, notice, is_refusal)
                 link = self._backlog[queue] = self._runtime.link(sender, _always)
+                self._client._links.add(link)
             return link
 
     def _check_live(self) -> None:
@@ -550,6 +548,15 @@ def _may_be_stored(send: Send, error: BaseException) -> bool:
         return send.is_sent or send.is_in_doubt
     # An error that is neither an answer nor ours may have come from anywhere.
     return not isinstance(error, PairbusError) and not (flow is not None and flow.knows(error))
+
+
+async def close_link(runtime: Runtime, link: Link) -> None:
+    """Close a link within a few seconds, whatever its peer does."""
+    try:
+        async with runtime.limit(link.sender, LINK_CLOSE_SECONDS):
+            await link.close()
+    except Exception:  # noqa: BLE001 - its peer may be gone, and it is given up either way
+        return
 
 
 def _always() -> bool:

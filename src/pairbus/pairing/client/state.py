@@ -386,7 +386,8 @@ class PairingState:
         """The application's own trigger. An error for which it raises does not count, and is logged."""
         assert callable(self.options.trigger)
         try:
-            return bool(self.options.trigger(error))
+            with self.events.calling_back():
+                return bool(self.options.trigger(error))
         except Exception:
             logger.exception("the trigger failed", extra={"event": "pairing.trigger_failed"})
             return False

@@ -120,7 +120,12 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
         run(self._do_pair())
 
     def close(self, timeout: float = CLOSE_SECONDS_DEFAULT) -> None:
-        """Stop pings and the drain and close both sides. Idempotent; returns within ``timeout`` seconds."""
+        """Stop pings and the drain and close both sides. Returns within ``timeout`` seconds.
+
+        May be called again, and by several threads: while one closes the client, the others wait for that. When the first was
+        interrupted (Ctrl+C), the next call does what is left. A call from ``on_event`` or ``trigger`` returns at once while
+        another thread closes the client, which may wait for the end of just that callback.
+        """
         run(self._do_close(timeout))
 
     get_queue_receiver = on_primary(

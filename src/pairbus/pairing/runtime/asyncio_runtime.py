@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class AsyncioRuntime:
-    """See ``Runtime``. Nothing here outlives a call, except the tasks that were spawned."""
+    """See ``Runtime``. Nothing here outlives a call, except the tasks that were spawned and the work that is shared."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
         self._commits: dict[Spool, asyncio.Future[None]] = {}
+        self._shared: asyncio.Task[None] | None = None
 
     def link(self, sender: Any, is_wanted: Callable[[], bool]) -> AsyncioLink:
         return AsyncioLink(sender, is_wanted)
@@ -88,6 +89,19 @@ class AsyncioRuntime:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def shared(self, work: Work, seconds: float) -> bool:
+        loop, task = asyncio.get_running_loop(), self._shared
+        limit: float | None = seconds
+        if task is None or task.done() or task.get_loop() is not loop:
+            task = self._shared = loop.create_task(work(seconds))
+            limit = None  # the work has its own bound, and goes on when this caller is cancelled
+        await asyncio.wait([task], timeout=limit)
+        if not task.done():
+            return False
+        if not task.cancelled():
+            task.result()
+        return True
 
     def spawn(self, work: Work, *arguments: object) -> None:
         task = asyncio.get_running_loop().create_task(work(*arguments))

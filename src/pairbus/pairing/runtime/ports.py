@@ -16,6 +16,7 @@ class Link(Protocol):
     """One sender of the SDK that any number of callers share."""
 
     sender: Any
+    is_closed: bool
 
     async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
         """Send within ``seconds``. The SDK does not keep every one of its timeouts: ``cut_seconds`` ends the call."""
@@ -71,6 +72,12 @@ class Runtime(Protocol):
 
     async def together(self, work: Work, items: Iterable[object], seconds: float) -> None:
         """Do ``work(item)`` for all items side by side. Work that is not done after ``seconds`` is given up."""
+
+    async def shared(self, work: Work, seconds: float) -> bool:
+        """Do ``work(seconds)``, or wait for the end of what an earlier caller has begun, at most ``seconds``. True: it has ended.
+
+        ``work`` must bear to be begun again: by the next caller, after it was cancelled or its caller was interrupted.
+        """
 
     def spawn(self, work: Work, *arguments: object) -> None:
         """Run ``work(*arguments)`` in the background."""

@@ -45,6 +45,8 @@ class ThreadRuntime:
         self._changed = threading.Event()
         self._running: set[threading.Thread] = set()
         self._lock = threading.Lock()
+        self._shared: tuple[int, threading.Event] | None = None
+        """The thread that does the work that is shared, and what the others wait for."""
 
     def link(self, sender: Any, is_wanted: Callable[[], bool]) -> ThreadLink:
         return ThreadLink(sender, self.limits, is_wanted)
@@ -91,6 +93,23 @@ class ThreadRuntime:
             thread.start()
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+
+    async def shared(self, work: Work, seconds: float) -> bool:
+        mine = threading.Event()
+        me = threading.get_ident()
+        with self._lock:
+            running = self._shared
+            if running is None:
+                self._shared = me, mine
+        if running is not None:
+            # A signal handler may ask in the thread that does it, and must not wait for itself.
+            return running[0] != me and running[1].wait(seconds)
+        try:
+            await work(seconds)
+        finally:
+            self._shared = None
+            mine.set()
+        return True
 
     def spawn(self, work: Work, *arguments: object) -> None:
         thread = threading.Thread(target=self._run, args=(work, *arguments), name="pairbus", daemon=True)
