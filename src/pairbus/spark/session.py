@@ -125,7 +125,7 @@ def redact(spark: SparkSession) -> None:
 def _settings(master: str | None, memory: str, work: Path) -> dict[str, str]:
     configuration = work / "log4j2.properties"
     configuration.write_text(_LOG4J, encoding="utf-8")
-    java_options = f"-Dlog4j2.configurationFile={configuration} -XX:+UseSerialGC -XX:TieredStopAtLevel=4"
+    java_options = f"-Dlog4j2.configurationFile={configuration} -XX:+UseSerialGC"
     cores = os.cpu_count() or 1
     settings = {
         "spark.master": master or os.environ.get("PAIRBUS_SPARK_MASTER", LOCAL_MASTER),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import UsageError
-from pairbus.spark import java
+from pairbus.spark import java, session
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -39,3 +39,10 @@ def test_without_any_java_one_sentence_says_what_to_do(
 
     with pytest.raises(UsageError, match=r"Java 17 or newer .*has Java 11.*install one, set JAVA_HOME"):
         java.find_java({"JAVA_HOME": str(old), "PATH": ""})
+
+
+def test_a_session_leaves_the_compiler_of_java_to_the_environment(tmp_path: Path) -> None:
+    """What is on Java's command line wins over JAVA_TOOL_OPTIONS."""
+    options = session._settings(None, session.DRIVER_MEMORY, tmp_path)["spark.driver.extraJavaOptions"]
+
+    assert "Tiered" not in options
