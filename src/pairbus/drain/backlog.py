@@ -38,6 +38,8 @@ from pairbus.sdk.failures import Failure, classify
 PAGE: Final = 100
 WAIT_SECONDS: Final = 1.0
 ASK_SECONDS: Final = 15.0
+OPENED_MAX: Final = 10
+"""How many backlog queues are opened at a time to see whether they exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +111,29 @@ class Backlog:
         client: ServiceBusClient = connect(ServiceBusClient, connection_string, retry_total=1, **self._trust)
         return client
 
-    async def queues(self) -> list[QueueRow]:
-        """Every backlog queue with its counts; extra ones included."""
+    def names(self) -> list[str]:
+        """The names of the usual backlog queues, whether they exist or not."""
+        return [naming.backlog_queue(self.name, index) for index in range(self._count)]
+
+    async def queues(self, names: Sequence[str] | None = None) -> list[QueueRow]:
+        """Every backlog queue with its counts; extra ones included.
+
+        A key without Manage may not list queues. Then those of ``names`` that exist are opened instead, without counts.
+
+        Raises:
+            PairingError: The key may not list queues, and there are no names.
+        """
         async with self._client(self._secondary) as client:
             management = Management(AsyncioRuntime(), client, self._trust, self._host)
             try:
                 found = await management.backlog_queues(self.name)
             except NoManageRight as error:
-                raise PairingError(
-                    "the secondary does not let its queues be listed: use a key that is right and may manage it"
-                ) from error
+                if names is None:
+                    raise PairingError(
+                        "the secondary does not let its queues be listed: use a key that is right and may manage it, or say "
+                        "with --queues N, and without --extra, how many backlog queues there are"
+                    ) from error
+                return await self._open_all(client, names)
             rows = []
             for queue in sorted(found, key=lambda queue: queue.index):
                 total = await management.message_count(queue.name)
@@ -126,6 +141,35 @@ class Backlog:
                 waiting = None if total is None else total - (aside or 0)
                 rows.append(QueueRow(queue.name, waiting, aside, queue.index >= self._count, queue.owner))
             return rows
+
+    async def _open_all(self, client: ServiceBusClient, names: Sequence[str]) -> list[QueueRow]:
+        """Those of the backlog queues that exist and that the key may listen to. Raises when it may listen to none."""
+        turns = asyncio.Semaphore(OPENED_MAX)
+        known = {
+            index: name for name in names if (index := naming.backlog_index(self.name, name)) is not None
+        }
+        opened = await asyncio.gather(
+            *(self._open(client, known[index], index, turns) for index in sorted(known)),
+            return_exceptions=True,
+        )
+        rows = [row for row in opened if isinstance(row, QueueRow)]
+        for error in opened:
+            if isinstance(error, BaseException):
+                failure = classify(error)
+                # The key of one queue is unknown at another one, which need not exist.
+                if failure is not Failure.NOT_FOUND and (failure is not Failure.UNAUTHORIZED or not rows):
+                    raise error
+        return rows
+
+    async def _open(
+        self, client: ServiceBusClient, name: str, index: int, turns: asyncio.Semaphore
+    ) -> QueueRow:
+        """A backlog queue, with the owner that its first message names."""
+        async with turns, _receiver(client, name, False) as receiver:
+            page = await page_of(receiver, 1, 1)
+        passport = page[0].text_property(parking.ALIAS_PASSPORT) if page else None
+        owner = parking.passport_primary({parking.ALIAS_PASSPORT: passport})
+        return QueueRow(name, None, None, index >= self._count, owner)
 
     def check_owner(self, rows: Sequence[QueueRow], primary_aliases: Sequence[str] = ()) -> None:
         """Refuse backlog queues that were created for another primary of the same name, before a message is touched.

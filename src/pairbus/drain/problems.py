@@ -17,6 +17,11 @@ PATIENCE_MS: Final = 30_000
 """How long a drain that should end goes on while nothing moves."""
 PATIENCE_KEY_MS: Final = 10_000
 """The same when the key was refused everywhere: waiting seldom helps there."""
+ERROR_PAUSE_S_MIN: Final = 0.25
+ERROR_PAUSE_S_MAX: Final = 5.0
+"""Longest pause between two attempts to read a backlog queue."""
+GONE_PAUSE_S_MAX: Final = 60.0
+"""The same for a queue that does not exist: somebody has to create it."""
 SUBJECTS_SHOWN_MAX: Final = 3
 TEXT_CHARACTERS_MAX: Final = 300
 
@@ -28,6 +33,10 @@ _WAY_OUT: Final = {
     Failure.QUOTA: "the entity is full: receive from it, or give it more room",
     Failure.NOT_FOUND: "create the entity, or use --not-found dead-letter",
 }
+
+_QUEUE_GONE: Final = (
+    "a paired client creates its backlog queues when it pairs; or drain only those that exist"
+)
 
 Side = Literal["primary", "secondary"]
 
@@ -49,8 +58,16 @@ class Problem:
     def sentence(self) -> str:
         """What is wrong, and the way out."""
         way_out = _WAY_OUT.get(self.failure)
+        if self.side == "secondary" and self.failure is Failure.NOT_FOUND:
+            way_out = _QUEUE_GONE
         what = f"the {self.side} does not take {self.subject!r}" if self.side == "primary" else self.subject
         return f"{what}: {self.failure.value} ({self.text})" + (f"; {way_out}" if way_out else "")
+
+
+def pause_seconds(failure: Failure, failures: int) -> float:
+    """How long to wait before a backlog queue is tried again, after so many failures before this one."""
+    longest = GONE_PAUSE_S_MAX if failure is Failure.NOT_FOUND else ERROR_PAUSE_S_MAX
+    return min(ERROR_PAUSE_S_MIN * (1 << failures), longest)
 
 
 class Problems:

@@ -23,7 +23,7 @@ from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import Restored
 from pairbus.pairing.statistics import Counters
-from pairbus.sdk.failures import IN_DOUBT, OF_THE_MESSAGE, Failure, classify
+from pairbus.sdk.failures import IN_DOUBT, OF_THE_MESSAGE, Failure, classify, shown
 
 IDLE_SECONDS: Final = 30.0
 """How often a sender looks again without being woken."""
@@ -31,6 +31,8 @@ ASKS_FAILED_MAX: Final = 3
 """After so many questions without an answer a destination is not asked again: messages in doubt are sent."""
 RESTORE_AGAIN_MS: Final = 1_000
 """A limited time to live is calculated again when a message has waited here for longer."""
+
+LINE_CHARACTERS_MAX: Final = 300
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -228,5 +230,4 @@ def one_line(error: BaseException) -> str:
     """The kind of an error and the first line of its text."""
     if isinstance(error, RuntimeError) and not threading.main_thread().is_alive():
         return MAIN_THREAD_ENDED
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+    return shown(error, LINE_CHARACTERS_MAX).splitlines()[0].strip()

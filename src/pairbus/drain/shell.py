@@ -21,7 +21,7 @@ from pairbus.drain.older import FOLLOW_MS, PAGE, OlderMessages
 from pairbus.drain.order import OrderPolicy
 from pairbus.drain.plan import SLOW_MS, DrainPlan
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
-from pairbus.drain.problems import Problem, Problems
+from pairbus.drain.problems import Problem, Problems, pause_seconds
 from pairbus.drain.restoring import TimeToLivePolicy, ordering_of, restore_to_send
 from pairbus.drain.senders import Senders, one_line
 from pairbus.drain.skip_list import SKIPPED_MAX
@@ -43,8 +43,6 @@ BEHIND_PAGES: Final = SKIPPED_MAX // PAGE
 """How many pages one look for messages of other destinations takes."""
 ONCE_SECONDS: Final = 1.0
 """How long a drain that should end waits for more."""
-ERROR_PAUSE_S_MIN: Final = 0.25
-ERROR_PAUSE_S_MAX: Final = 5.0
 QUEUE_FAILURES_MAX: Final = 3
 """A drain with a budget gives a backlog queue up after so many failures in a row; its driver plans the queue again."""
 RATE_WINDOW_MS: Final = 10_000
@@ -241,16 +239,17 @@ class Drain:
                 failures = 0
                 self._problems.works("secondary", inbox.queue)
             except Exception as error:  # noqa: BLE001 - one failed step must not end the drain; it is reported and tried again
-                pause = min(ERROR_PAUSE_S_MIN * 2**failures, ERROR_PAUSE_S_MAX)
+                failure, text = classify(error), one_line(error)
+                pause = pause_seconds(failure, failures)
                 failures = min(failures + 1, 10)
                 logger.warning(
-                    "backlog queue %s: %r; trying again in %s s",
+                    "backlog queue %s: %s; trying again in %s s",
                     inbox.queue,
-                    error,
+                    text,
                     pause,
                     extra={"event": "syphon.pump_failed", "queue": inbox.queue},
                 )
-                self._problems.failed("secondary", inbox.queue, classify(error), one_line(error))
+                self._problems.failed("secondary", inbox.queue, failure, text)
                 self._plan.drop_queue(inbox.queue)
                 await inbox.close()
                 is_given_up = self._budget is not None and failures >= QUEUE_FAILURES_MAX

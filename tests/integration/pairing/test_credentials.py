@@ -113,8 +113,11 @@ def test_a_key_without_manage_and_no_queue_at_all_is_refused_with_the_way_out(pa
     client = PairedServiceBusClient.from_connection_strings(
         pair.primary.connection_string, sender_key(pair), options=options(), retry_total=0
     )
-    with pytest.raises(NoBacklogQueuesError, match="create the queues, or give a credential with Manage"):
+    with pytest.raises(
+        NoBacklogQueuesError, match="create the queues, or give a credential with Manage"
+    ) as raised:
         client.pair()
+    assert "MessagingEntityNotFoundError: status 404" in str(raised.value), "nothing is wrong with the key"
     assert not client.is_paired
     client.close()
 

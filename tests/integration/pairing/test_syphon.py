@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.management import AccessRights, AuthorizationRule
 from click.testing import CliRunner
 
 from pairbus import UsageError
@@ -50,6 +51,7 @@ from tests.integration.pairing.kit import bodies, by_hand, options, paired, take
 pytestmark = pytest.mark.timeout(300)
 
 BACKLOG = "contoso/x-servicebus-transfer/0"
+KEY = "cHJpbWFyeS1rZXktb2YtdGhlLXJ1bGUtMDEyMzQ1Njc="
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +99,7 @@ class Told:
     stderr: str
 
 
-def pairbus(pair: Pair, *arguments: str) -> Told:
+def pairbus(pair: Any, *arguments: str) -> Told:
     """The command line, without the price of a process."""
     environment = {
         "PAIRBUS_PRIMARY": pair.primary.connection_string,
@@ -346,6 +348,48 @@ async def test_a_refused_message_leaves_the_link_to_its_destination_as_it_was(pa
 
         assert link._handler is connection, "another connection for each refusal costs a second each"
         await outlet.close()
+
+
+def key_of(namespace: Namespace, right: AccessRights, queue: str) -> str:
+    """A connection string whose key has one right at a queue, and nothing more."""
+    rule = AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        rights=[right],
+        key_name="few",
+        primary_key=KEY,
+        secondary_key=KEY,
+    )
+    with namespace.administration_client() as management:
+        management.update_queue(management.get_queue(queue), authorization_rules=[rule])
+    given = dict(part.split("=", 1) for part in namespace.connection_string.split(";") if part)
+    given |= {"SharedAccessKeyName": "few", "SharedAccessKey": KEY}
+    return ";".join(f"{name}={value}" for name, value in given.items())
+
+
+@pytest.mark.promise("P42")
+def test_a_drain_needs_listen_at_the_backlog_queues_and_send_at_the_destinations_alone(pair: Pair) -> None:
+    with paired(pair, by_hand(backlog_queue_count=1)) as client, client.get_queue_sender("orders") as sender:
+        client.fail_over("orders")
+        sender.send_messages([text(1), text(2)])
+    few = SimpleNamespace(
+        primary=SimpleNamespace(connection_string=key_of(pair.primary, AccessRights.SEND, "orders")),
+        secondary=SimpleNamespace(connection_string=key_of(pair.secondary, AccessRights.LISTEN, BACKLOG)),
+    )
+
+    refused = pairbus(few, "syphon", "--engine", "local", "--once")
+    assert "--queues N" in refused.stderr, "the way out"
+    listed = pairbus(few, "backlog", "--queues", "2", "list", "--messages", "5", "--json")
+    assert [row["path"] for row in json.loads(listed.stdout)] == ["orders", "orders"]
+    drained = pairbus(few, "syphon", "--engine", "local", "--once", "--queues", "2")
+    assert "2 messages delivered" in drained.stderr, drained.stderr
+    assert f"no backlog queue '{BACKLOG[:-1]}1'" in drained.stderr, "what does not exist is said"
+
+    by_name = pairbus(few, "backlog", "drain", BACKLOG)
+    assert "0 messages delivered" in by_name.stdout, by_name.stderr
+    assert pairbus(few, "backlog", "drain", f"{BACKLOG[:-1]}7").returncode != 0
+    assert sum(bodies(pair.primary, "orders", 2).values()) == 2
 
 
 def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:

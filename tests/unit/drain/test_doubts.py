@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import exceptions as sdk
+from azure.servicebus._pyamqp.error import TokenAuthFailure
 
 from pairbus.drain import shell as pump
 from pairbus.drain.in_doubt import DoubtfulSends
@@ -375,6 +376,34 @@ def test_a_drain_that_should_end_gives_up_when_its_backlog_queue_cannot_be_read(
         assert kit.loop.now_ms() < 40_000
 
     run(loop, 1, work)
+
+
+def test_a_backlog_queue_that_is_gone_is_called_so_and_tried_again_once_a_minute(
+    loop: VirtualLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The official SDK says "authentication error" where the request for a token is answered with 404."""
+    attempts = 0
+
+    async def work(kit: Kit) -> None:
+        async def receive(count: int, seconds: float) -> list[object]:
+            nonlocal attempts
+            attempts += 1
+            refusal = TokenAuthFailure(404, b"could not be found")  # type: ignore[no-untyped-call]
+            raise sdk.ServiceBusAuthenticationError(error=refusal)
+
+        kit.inboxes[0].receive = receive  # type: ignore[method-assign,assignment]
+        await kit.run_for(1_200)
+        problem = kit.syphon.problems()[0].sentence()
+        assert "entity not found" in problem
+        assert "creates its backlog queues" in problem
+        assert "key" not in problem
+
+    run(loop, 1, work)
+
+    assert attempts < 9 + 1_200 / 60, "the pauses grow to a minute"
+    lines = [record.getMessage() for record in caplog.records if record.name == "pairbus.syphon"]
+    assert lines
+    assert all("MessagingEntityNotFoundError: status 404" in line for line in lines), lines[-1]
 
 
 def test_a_drain_that_should_end_goes_on_while_something_moves(loop: VirtualLoop) -> None:

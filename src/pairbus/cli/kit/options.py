@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from pairbus.cli.kit.group import HelpfulCommand
 from pairbus.errors import UsageError
 from pairbus.model.flags import FLAG, argument, option
 
-__all__ = ["argument", "command", "json_option", "option", "parameters_of", "values_of"]
+__all__ = ["argument", "command", "is_given", "json_option", "option", "parameters_of", "values_of"]
 
 _Flags = TypeVar("_Flags")
 Parse = Callable[[str], object]
@@ -142,6 +143,14 @@ def _length(text: str) -> timedelta:
     from pairbus.reports.text import duration_ms
 
     return timedelta(milliseconds=duration_ms(f"{text}s" if text.isdecimal() else text))
+
+
+def is_given(name: str, *, above: bool = False) -> bool:
+    """Whether a person gave an option of the command that runs, or of the group ``above`` it; False for a default."""
+    context = click.get_current_context()
+    if above and context.parent is not None:
+        context = context.parent
+    return context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
 
 
 def values_of(flags: object, *names: str | type) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import click
 
 from pairbus.cli.kit.errors import Missing
 from pairbus.cli.kit.group import HelpfulGroup
-from pairbus.cli.kit.options import argument, command, json_option, option, parameters_of
+from pairbus.cli.kit.options import argument, command, is_given, json_option, option, parameters_of
 from pairbus.cli.kit.output import show, table_lines, terminal_columns
 from pairbus.cli.kit.pair import PairFlags, delivered_text, run
 from pairbus.cli.pairing.syphon import reporter
@@ -45,7 +45,9 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True)
 class BacklogFlags(PairFlags):
-    queues: int = option("How many backlog queues.", 10, minimum=1)
+    queues: int = option(
+        "How many backlog queues. Give it with a key that may not list queues.", 10, minimum=1
+    )
 
 
 def _keep_flags(**values: Any) -> None:
@@ -70,11 +72,11 @@ def _with_backlog(work: Callable[[Backlog], Awaitable[_Result]], *queues: str) -
         if queues:
             # The SDK takes a queue that does not exist for a refused key. Of a queue that is no backlog queue every
             # message would be dead-lettered: it is not from a paired namespace.
-            known = {entity_key(row.name) for row in await opened.queues()}
+            known = {entity_key(row.name) for row in await opened.queues(queues)}
             for queue in queues:
                 if entity_key(queue) not in known:
                     raise Missing(
-                        f"there is no backlog queue '{queue}': pairbus backlog list shows what exists"
+                        f"there is no backlog queue '{queue}' that this key may open: pairbus backlog list shows what exists"
                     )
         return await work(opened)
 
@@ -103,9 +105,10 @@ class ListFlags:
 @command(ListFlags, f"{EXAMPLE}list --messages 20\n", name="list", group=backlog)
 def list_backlog(flags: ListFlags) -> int:
     """List backlog queues, extra ones included, with the age of the oldest message in each, and messages on request."""
+    is_listed_by_name = is_given("queues", above=True)
 
     async def work(opened: Backlog) -> list[dict[str, Any]]:
-        queues = await opened.queues()
+        queues = await opened.queues(opened.names() if is_listed_by_name else None)
         if not flags.messages and not flags.set_aside:
             return [await _with_oldest(opened, row) for row in queues]
         limit = flags.messages or MESSAGES_SHOWN
@@ -121,7 +124,7 @@ def list_backlog(flags: ListFlags) -> int:
 
 async def _with_oldest(opened: Backlog, row: QueueRow) -> dict[str, Any]:
     """A row with the age of the oldest message in its queue, and where that message goes."""
-    first = await opened.messages(row.name, 1, is_dead=False) if row.messages else []
+    first = await opened.messages(row.name, 1, is_dead=False) if row.messages != 0 else []
     age_s = None
     if first and first[0].enqueued is not None:
         enqueued_ms = datetime.fromisoformat(first[0].enqueued).timestamp() * 1000
@@ -235,7 +238,7 @@ def drain(flags: DrainFlags) -> None:
     async def work(opened: Backlog) -> None:
         rows = [
             row
-            for row in await opened.queues()
+            for row in await opened.queues(None if flags.extra else flags.queues)
             if entity_key(row.name) in wanted or (flags.extra and row.is_extra)
         ]
         opened.check_owner(rows, flags.primary_aliases)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from pairbus.cli.kit.options import command, json_option, option, values_of
+from pairbus.cli.kit.options import command, is_given, json_option, option, values_of
 from pairbus.cli.kit.output import status, stop_on_signals
 from pairbus.cli.kit.pair import PairFlags, delivered_text, run
 from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import UsageError
+from pairbus.pairing.naming import entity_key
 
 if TYPE_CHECKING:
     from pairbus.drain.backlog import Backlog
@@ -75,7 +76,9 @@ class SyphonFlags(PairFlags):
         FOLLOW_SECONDS,
         minimum=1,
     )
-    queues: int = option("How many backlog queues.", 10, minimum=1)
+    queues: int = option(
+        "How many backlog queues. Give it with a key that may not list queues.", 10, minimum=1
+    )
     extra: bool = option("Drain backlog queues beyond that number too.", False)
     not_found: Literal["dead-letter", "wait"] = option(
         "What to do with messages whose destination does not exist.", "dead-letter"
@@ -114,10 +117,18 @@ def _here(flags: SyphonFlags) -> int:
 
 
 async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> None:
-    rows = [row for row in await backlog.queues() if flags.extra or not row.is_extra]
+    names = backlog.names() if is_given("queues") and not flags.extra else None
+    rows = [row for row in await backlog.queues(names) if flags.extra or not row.is_extra]
     backlog.check_owner(rows, flags.primary_aliases)
     if not rows:
         raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
+    found = {entity_key(row.name) for row in rows}
+    for name in names or ():
+        if entity_key(name) not in found:
+            click.echo(
+                f"the secondary has no backlog queue {name!r} that this key may open: it is not drained",
+                err=True,
+            )
     await backlog.drain(
         [row.name for row in rows],
         counters=counters,

@@ -206,6 +206,6 @@ class Setup:
             raise NoBacklogQueuesError(
                 f"the credential is wrong or may not manage {self._state.secondary}, and no backlog queue of "
                 f"{self._state.primary!r} is open for sending there: create the queues, or give a credential with "
-                f"Manage; the last error: {last}"
+                f"Manage; the last error: {shown(last)}"
             ) from last
         return usable
