@@ -479,6 +479,7 @@ class Drain:
                 is_done = False
                 try:
                     is_done = await inbox.cancel(item.message)
+                    self._counters.cancelled += is_done
                 finally:
                     item.answer(is_done=is_done)
 

@@ -50,6 +50,8 @@ class Counters:
     """Messages that the primary acknowledged to the syphon."""
     repeats_dropped: int = 0
     """Second copies of messages that are delivered: completed, not sent."""
+    cancelled: int = 0
+    """Scheduled messages that their sender cancelled while the syphon held them: completed, not sent."""
     passed_over: int = 0
     """Messages left where they are, because their destination is unavailable and others wait behind them."""
     receive_operations: int = 0
@@ -92,6 +94,7 @@ class Statistics:
     lock_renewals: int
     resent: int
     repeats_dropped: int
+    cancelled: int
     passed_over: int
     receive_operations: int
     fences: int

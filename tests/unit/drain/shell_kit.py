@@ -327,8 +327,15 @@ class Kit:
         )
 
     def check(self) -> None:
-        """No message may be completed before the primary has acknowledged it, whatever else a test looks at."""
+        """What holds whatever else a test looks at.
+
+        No message is completed before the primary has acknowledged it, and each that left the backlog is counted in one
+        place (P45).
+        """
         assert [claim for inbox in self.inboxes for claim in inbox.broken] == []
+        count = self.counters
+        counted = count.restored + count.set_aside + count.repeats_dropped + count.cancelled
+        assert counted == sum(len(inbox.completed) + len(inbox.aside) for inbox in self.inboxes)
 
     async def run_for(self, seconds: float) -> None:
         task = asyncio.ensure_future(self.syphon.run())

@@ -297,6 +297,7 @@ async def _withdraw(kit: Kit) -> bool:
     return await kit.syphon.withdraw(kit.inboxes[0].queue, "m1", ("f", 2))
 
 
+@pytest.mark.promise("P45")
 def test_a_cancelled_message_that_is_held_is_completed_and_goes_nowhere(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         away_until(kit, 10_000_000)
@@ -313,6 +314,7 @@ def test_a_cancelled_message_that_is_held_is_completed_and_goes_nowhere(loop: Vi
 
     assert kit.inboxes[0].completed == [1]
     assert kit.outlet.sent == []
+    assert (kit.counters.received, kit.counters.cancelled, kit.counters.restored) == (1, 1, 0)
 
 
 @pytest.mark.promise("P44")
