@@ -230,6 +230,13 @@ class MessageNotFound(Refusal):
     status = 404
 
 
+class AccessRuleNotFound(Refusal):
+    """The namespace has no access rule of this name."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+
 class QuotaExceeded(Refusal):
     """The entity, the namespace or the disk is full."""
 

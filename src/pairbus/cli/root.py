@@ -32,6 +32,10 @@ COMMANDS: Final = {
         "broker.connection_string:connection_string",
         "Print the connection string of a namespace on this machine.",
     ),
+    "access": (
+        "broker.access:access",
+        "List, set and remove the access rules of a namespace, and replace their keys.",
+    ),
     "send": ("entities.messages:send", "Send messages to a queue or topic."),
     "receive": ("entities.messages:receive", "Receive messages from a queue or subscription."),
     "peek": ("entities.messages:peek", "Show messages without receiving them."),

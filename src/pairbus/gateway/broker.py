@@ -17,6 +17,7 @@ from pairbus.engine.context import Timers
 from pairbus.engine.namespace import Namespace
 from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import Access
+from pairbus.gateway.access_rules import AccessRulesApi, names_access_rules
 from pairbus.gateway.atom.api import ManagementApi
 from pairbus.gateway.atom.routes import route_of
 from pairbus.gateway.connection import NOT_ARMED, GatewayConnection
@@ -82,6 +83,13 @@ class Broker:
         self.tracker = Tracker(name, _derived(random_bytes, b"tracking"))
         self.management = ManagementApi(
             self.namespace, self.access, self.tracker, self.audit, self.audit_refusal
+        )
+        self._access_rules = AccessRulesApi(
+            self.namespace,
+            self.access,
+            self.audit,
+            self.audit_refusal,
+            _derived(random_bytes, b"access keys", 32),
         )
         self.connection_settings = ConnectionSettings(f"pairbus-{name}")
         self.request_bytes_max = REQUEST_BYTES_MAX
@@ -308,6 +316,12 @@ class Broker:
             return self._http_metrics(request, now)
         if request.is_known and not self._rate.takes(now):
             return self._busy(now)
+        if names_access_rules(path):
+            response = self._access_rules.handle(request, now)
+            self.counters.answered(response.status)
+            if response.status < 400:
+                self.meter.tally("", MANAGEMENT).add(0)
+            return response
         route = route_of(request.target)
         before = self.namespace.find(route.entity_path)
         response = self.management.handle(request, route, now)

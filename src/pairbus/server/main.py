@@ -154,6 +154,7 @@ async def _serve_node(
 async def _be_ready(node: Node, options: Options, announce: Callable[[ReadyInfo], None] | None) -> None:
     ready = await node.wait_ready()
     _write_ready_files(options, ready)
+    node.root_key_replaced = lambda ready, _: _rewrite_ready_files(options, ready)
     if announce is not None:
         announce(ready)
 
@@ -175,6 +176,7 @@ async def _serve(
         raise
     try:
         _write_ready_files(options, ready)
+        server.root_key_replaced = lambda ready, _: _rewrite_ready_files(options, ready)
         if announce is not None:
             announce(ready)
         async with asyncio.TaskGroup() as tasks:
@@ -215,6 +217,17 @@ def _write_ready_files(options: Options, ready: ReadyInfo) -> None:
                 "the ready file is not written: the disk has no room. The broker serves without it",
                 extra={"event": "server.ready_file", "file": str(file), "error": error.strerror},
             )
+
+
+def _rewrite_ready_files(options: Options, ready: ReadyInfo) -> None:
+    """The root key was replaced while the broker serves: nothing that goes wrong here may stop it."""
+    try:
+        _write_ready_files(options, ready)
+    except OSError as error:
+        logger.error(
+            "the ready file still has the root key that was replaced: `pairbus access connection-string` prints the new one",
+            extra={"event": "server.ready_file", "file": str(error.filename), "error": error.strerror},
+        )
 
 
 def ready_files(options: Options) -> list[Path]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pairbus.engine.records import Record
     from pairbus.gateway.http import HttpRequest, HttpResponse
     from pairbus.gateway.telemetry.exposition import Metric
+    from pairbus.model.access import AccessRule
 
 
 class GatewayPort(Protocol):
@@ -55,7 +56,10 @@ class GatewayPort(Protocol):
 
 
 class NamespacePort(Protocol):
-    """The part of the engine's namespace that housekeeping needs."""
+    """The part of the engine's namespace that the server needs."""
+
+    access_rules: tuple[AccessRule, ...]
+    """The access rules of the namespace itself."""
 
     def restate(self, record: Record, now: int) -> None:
         """Append again what of this old record is still true."""

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,8 +19,10 @@ from pairbus.errors import UsageError
 from pairbus.form import FORM
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.telemetry.exposition import Metric
+from pairbus.model.access import ROOT_RULE
 from pairbus.server.clock import BrokerClock, Clock, elapsed_ms, utc
-from pairbus.server.config.addresses import format_address
+from pairbus.server.committer import PendingOutput
+from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.layers.http import problem
 from pairbus.server.layers.tls import server_context
 from pairbus.server.logs.usage import FLUSH_SECONDS, UsageLog
@@ -32,8 +34,8 @@ from pairbus.storage.ports import StoreStatistics
 from pairbus.storage.table.store import RESERVE_BYTES
 
 if TYPE_CHECKING:
+    from pairbus.model.access import AccessRule
     from pairbus.server.assemble import Assembly
-    from pairbus.server.committer import PendingOutput
     from pairbus.server.config.certificates import CertificateFiles
     from pairbus.server.config.options import Options
 
@@ -117,6 +119,10 @@ class Server:
         self._declaration_timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[Exception | None] | None = None
         self._is_stopping = False
+        self._root_key = ""
+        self._rules_seen: tuple[AccessRule, ...] = ()
+        self.root_key_replaced: Callable[[ReadyInfo, str], None] | None = None
+        """Called once a new root key is durable, with ``ready`` as it is from now on and the key."""
 
     @property
     def ready(self) -> ReadyInfo:
@@ -300,6 +306,7 @@ class Server:
         ca_file = files.ca_file if files is not None else None
         if context is not None and ca_file is not None:
             self._arm_renewal(context)
+        self._root_key = assembly.root_key
         self._ready = ReadyInfo(
             namespace=options.namespace,
             pid=os.getpid(),
@@ -370,8 +377,25 @@ class Server:
 
     def _outputs(self) -> list[PendingOutput]:
         assert self._registry is not None, "there is output while the server runs"
-        outputs = self._registry.gateway_output() + self._registry.http_output()
+        outputs = self._new_root_key() + self._registry.gateway_output() + self._registry.http_output()
         return outputs if self._usage is None else outputs + self._usage.take_output()
+
+    def _new_root_key(self) -> list[PendingOutput]:
+        """What is to be done once a new root key is durable, before anybody hears of it: the ready file must hold the key that works."""
+        if self._assembly is None or self._ready is None:
+            return []
+        rules = self._assembly.broker.namespace.access_rules
+        if rules is self._rules_seen:
+            return []
+        self._rules_seen = rules
+        key = next((rule.primary_key for rule in rules if rule.name == ROOT_RULE), self._root_key)
+        if key == self._root_key:
+            return []
+        self._root_key = key
+        host, port = parse_address(self._ready.amqp, "")
+        text = connection_string(host, port, self._options.namespace, key)
+        self._ready = replace(self._ready, connection_string=text)
+        return [PendingOutput(_RootKeyNotice(self, key), [], False)]
 
     def _arm_usage(self) -> None:
         self._usage_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._ask_usage)
@@ -467,6 +491,19 @@ class Server:
         """Serve new connections with the certificate as it is now: another node may have joined with a new name."""
         if self._context is not None:
             self._load_certificate(self._context)
+
+
+class _RootKeyNotice:
+    """Tells that a new root key is durable."""
+
+    def __init__(self, server: Server, key: str) -> None:
+        self._server = server
+        self._key = key
+
+    def write(self, chunks: list[bytes], closes: bool) -> None:  # noqa: ARG002
+        """See ``OutputSink``."""
+        if self._server.root_key_replaced is not None:
+            self._server.root_key_replaced(self._server.ready, self._key)
 
 
 def check_exposure(options: Options) -> None:

@@ -12,6 +12,7 @@ from pairbus.engine.records import Record, SequenceAdvanced
 from pairbus.errors import StoreFailed
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.telemetry.exposition import Metric, render
+from pairbus.model.access import AccessRule
 from pairbus.server.assemble import Assembly
 from pairbus.server.config.options import Options
 from pairbus.server.sockets.registry import Limits
@@ -157,6 +158,7 @@ class FakeNamespace:
     def __init__(self, store: FakeStore) -> None:
         self._store = store
         self.restated: list[Record] = []
+        self.access_rules: tuple[AccessRule, ...] = ()
 
     def restate(self, record: Record, now: int) -> None:
         self.restated.append(record)

@@ -111,7 +111,8 @@ class Node:
         self._server: Server | None = None
         self._names: frozenset[str] = frozenset()
         """The names in the certificate that is in use."""
-        self._root_key = ""
+        self.root_key_replaced: Callable[[ReadyInfo, str], None] | None = None
+        """As a server's: called if this node is the owner."""
         self._ready: asyncio.Future[ReadyInfo] = self._loop.create_future()
         self._ended: asyncio.Future[Exception | None] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -424,7 +425,7 @@ class Node:
                 self._options, assemble=lambda *_: assembly, clock=self._clock, page=self._page, seat=self
             )
             ready = replace(await server.start(), node=self._cluster.node)
-            self._root_key = assembly.root_key
+            server.root_key_replaced = self._take_root_key
             await self._setting(self._settings.put, ROOT_KEY, assembly.root_key.encode())
         except Exception as error:  # noqa: BLE001 - whatever it was, this node cannot serve the shard
             self._is_building = False
@@ -456,6 +457,12 @@ class Node:
             self._ready.set_result(ready)
         self._spawn(self._watch(server))
         self._review()
+
+    def _take_root_key(self, ready: ReadyInfo, key: str) -> None:
+        """Other nodes, and `pairbus connection-string`, find the new root key in the database."""
+        if self.root_key_replaced is not None:
+            self.root_key_replaced(replace(ready, node=self._cluster.node), key)
+        self._spawn(self._setting(self._settings.put, ROOT_KEY, key.encode()))
 
     async def _watch(self, server: Server) -> None:
         error = await server.wait_ended()
