@@ -34,7 +34,7 @@ class BrokerClock(WallClock):
         monotonic_ns: Nanoseconds of real time since some moment.
     """
 
-    __slots__ = ("_at_ns", "_monotonic_at_ns", "_monotonic_ns", "_wall_at_ns", "_wall_ns")
+    __slots__ = ("_at_ns", "_lead_ms", "_monotonic_at_ns", "_monotonic_ns", "_wall_ns")
 
     def __init__(
         self,
@@ -43,8 +43,9 @@ class BrokerClock(WallClock):
     ) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        self._at_ns = self._wall_at_ns = wall_ns()
+        self._at_ns = wall_ns()
         self._monotonic_at_ns = monotonic_ns()
+        self._lead_ms = 0
 
     def __call__(self) -> int:
         monotonic = self._monotonic_ns()
@@ -54,20 +55,21 @@ class BrokerClock(WallClock):
         # One rule for every case: an undisturbed wall is always ahead of the slewed time, a forward step even
         # more so, and after a backward step the slewed time leads until the wall overtakes it.
         self._at_ns = wall if wall > slewed else slewed
-        self._wall_at_ns = wall
         self._monotonic_at_ns = monotonic
-        return self._at_ns // NANOSECONDS_PER_MS
+        now = self._at_ns // NANOSECONDS_PER_MS
+        # Of whole milliseconds, so that this clock less its lead is never later than the wall clock.
+        self._lead_ms = now - wall // NANOSECONDS_PER_MS
+        return now
 
     def lead_ms(self) -> int:
         """How far this clock was ahead of the wall clock when it was last read; never below 0."""
-        # Of whole milliseconds, so that this clock less its lead is never later than the wall clock.
-        return self._at_ns // NANOSECONDS_PER_MS - self._wall_at_ns // NANOSECONDS_PER_MS
+        return self._lead_ms
 
     def instant_of(self, date: int) -> int:
         """The instant of this clock at which the wall clock will show a date, if nobody sets it before; never one before the date."""
         now = self._at_ns // NANOSECONDS_PER_MS
-        wait = date - self._wall_at_ns // NANOSECONDS_PER_MS
-        return max(date, now + -(-wait * SLEW_NUMERATOR // SLEW_DENOMINATOR))
+        wait = date - (now - self._lead_ms)
+        return max(date, now - (-wait * SLEW_NUMERATOR // SLEW_DENOMINATOR))
 
     def steady_ms(self) -> int:
         """Milliseconds of real time, since some moment, when this clock was last read."""

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from pairbus.cli.root import root
+from pairbus.model.access import ROOT_RULE
 from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.credentials import credentials_of, sas_token
 from tests.integration.cluster.kit import Cluster, NodeProcess, load, wait_until
@@ -80,6 +83,33 @@ def test_the_connection_string_of_a_cluster_and_of_a_node(cluster: Cluster) -> N
     assert set(parse_connection_string(told(*named), "given").hosts) == hosts
     assert told(*named, "--node", other.name) == other.connection_string
     assert told("--data", str(cluster.directory / other.name / "data")) == other.connection_string
+
+
+@pytest.mark.long
+@pytest.mark.promise("M5")
+def test_the_root_key_of_a_cluster_is_rotated_through_any_node(cluster: Cluster, tmp_path: Path) -> None:
+    owner, other = cluster.owner_and_other()
+    before = other.connection_string
+    old_key = tmp_path / "old.key"
+    old_key.write_text(credentials_of(before).key)
+    named = ["--store", cluster.url, "--namespace", cluster.namespace, "--node", other.name]
+
+    def access(text: str, *words: str) -> int:
+        return CliRunner().invoke(root, ["access", *words], env={"PAIRBUS_PRIMARY": text}).exit_code
+
+    def told() -> str:
+        return CliRunner().invoke(root, ["connection-string", *named]).stdout.strip()
+
+    assert access(before, "rotate", ROOT_RULE) == 0
+    wait_until(lambda: told() != before, "the database has the new root key")
+    after = told()
+    assert access(before, "list") == 3
+    assert access(after, "list") == 0
+    ready = json.loads((cluster.directory / owner.name / "data" / "ready.json").read_text())
+    assert credentials_of(ready["connection_string"]).key == credentials_of(after).key
+
+    assert access(after, "rotate", ROOT_RULE, "--key-file", str(old_key)) == 0
+    wait_until(lambda: told() == before, "the database has the old root key again")
 
 
 @pytest.mark.long
