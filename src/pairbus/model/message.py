@@ -47,6 +47,7 @@ class Extra:
         self.changed_properties: bytes = b""
         """Encoded AMQP map of application properties to merge at delivery; empty: none."""
         self.scheduled_at: int = NEVER
+        """When it is due: the date that the client gave, by the wall clock."""
         self.enqueue_sequence_number: int = 0
         self.hops: int = 0
         self.ttl_ms: int = 0
