@@ -42,6 +42,8 @@ class Checks:
         self._refused: dict[Key, int] = {}
         self._trials: dict[str, int] = {}
         self._secondary_back: dict[str, int] = {}
+        self._returned: dict[tuple[str, str], int] = {}
+        """When a queue that had refused accepted again."""
         """When a backlog queue last accepted a message while all of a client had refused."""
         self._acknowledged: set[tuple[str, int] | tuple[str, int, int] | None] = set()
 
@@ -97,7 +99,12 @@ class Checks:
         refused = self._refused.get((factory, queue))
         if refused is None:
             return
-        others = [name for name in shared.queues if (factory, name) not in self._refused]
+        # A send may have decided a moment ago, when no queue was usable: one that has just come back does not count.
+        others = [
+            name
+            for name in shared.queues
+            if (factory, name) not in self._refused and self._returned.get((factory, name)) != now
+        ]
         is_trial = now - refused >= shared.ping_interval_ms
         self._require(
             is_trial or not others, f"P32: {queue} refused {now - refused} ms ago and was used again"
@@ -122,7 +129,8 @@ class Checks:
         """A backlog queue said yes. If all had refused, the secondary was away, and the others may come back with it."""
         if all((factory, name) in self._refused for name in shared.queues):
             self._secondary_back[factory] = now
-        self._refused.pop((factory, queue), None)
+        if self._refused.pop((factory, queue), None) is not None:
+            self._returned[factory, queue] = now
 
     def queue_back(self, factory: str, queue: str, now: int) -> None:
         """A backlog queue is in the rotation again."""
