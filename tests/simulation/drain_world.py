@@ -203,6 +203,8 @@ class DrainWorld:
         self.doubtful_sends: Multiset[str] = Multiset()
         self.killed_with: Multiset[str] = Multiset()
         self.broken: list[str] = []
+        self.refused: set[str] = set()
+        """Ids of messages that their destination refuses, wherever they are in a batch."""
         self.primary, self.secondary = NamespaceModel("p"), NamespaceModel("s")
         self.queues = [f"p/x-servicebus-transfer/{index}" for index in range(self.dice.choice([1, 2]))]
         for name in ("orders", "events"):
@@ -216,8 +218,7 @@ class DrainWorld:
         self.poison = self.dice.randrange(3)
         drawn = random.Random(f"refused-{self.seed}")
         numbers = [2_000 + number for number in range(drawn.choice([0, 0, 1, 15]))]
-        self.refused = {f"m{number}" for number in numbers}
-        """Ids of messages that their destination refuses, wherever they are in a batch."""
+        self.refused |= {f"m{number}" for number in numbers}
         for number in range(MESSAGES):
             if numbers and number % 4 == 3:
                 refused = numbers.pop()
