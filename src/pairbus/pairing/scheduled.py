@@ -7,10 +7,10 @@ that no two handles are equal, of whichever client or process: a program may use
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pairbus.errors import UsageError
+from pairbus.errors import UsageError, WrongTypeError
 
 SPOOL_PREFIX: Final = "spool:"
 """Begins the ``queue`` of a handle whose message is in the spool. No name of a queue contains a colon."""
@@ -52,7 +52,12 @@ class ParkedSchedule(int):
 
 def split_handles(handles: int | Sequence[int]) -> tuple[list[int], list[ParkedSchedule]]:
     """Sequence numbers of the primary, and handles of parked messages."""
+    if isinstance(handles, str | bytes) or not isinstance(handles, int | Iterable):
+        raise _wrong_type(handles)
     several = [handles] if isinstance(handles, int) else list(handles)
+    for handle in several:
+        if not isinstance(handle, int):
+            raise _wrong_type(handle)
     parked = [handle for handle in several if isinstance(handle, ParkedSchedule)]
     plain = [handle for handle in several if not isinstance(handle, ParkedSchedule)]
     for number in plain:
@@ -62,3 +67,9 @@ def split_handles(handles: int | Sequence[int]) -> tuple[list[int], list[ParkedS
                 "that schedule_messages returned"
             )
     return plain, parked
+
+
+def _wrong_type(given: object) -> WrongTypeError:
+    return WrongTypeError(
+        f"{given!r} is no handle of a scheduled message: give the numbers that schedule_messages returned, one or a list"
+    )

@@ -25,7 +25,7 @@ from pairbus.pairing.client.fences import LOOK_SECONDS, Fences
 from pairbus.pairing.client.limits import headroom_of
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.setup import UNREACHABLE, Setup
-from pairbus.pairing.client.spooling import Spooling
+from pairbus.pairing.client.spooling import Spooling, not_in_this_spool
 from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.client.watch import watch
 from pairbus.pairing.errors import (
@@ -529,7 +529,9 @@ class PairedClient(Generic[Official, Sender]):
 
     async def _cancel_parked(self, handle: ParkedSchedule, path: str, until: float) -> None:
         """Remove a parked message from the backlog. ``until``: an instant of ``time.monotonic``; all steps share it."""
-        if handle.queue.startswith(SPOOL_PREFIX) and self._spooling is not None:
+        if handle.queue.startswith(SPOOL_PREFIX):
+            if self._spooling is None:
+                raise not_in_this_spool(handle)
             await self._spooling.cancel(handle, path, until)
             return
 

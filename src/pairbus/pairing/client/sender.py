@@ -166,9 +166,8 @@ class SenderCore:
         plain, parked = split_handles(sequence_numbers)
         seconds = TIMEOUT_MS_DEFAULT / 1000 if timeout is None else timeout
         until = time.monotonic() + seconds
-        for handle in parked:
-            await self._client._cancel_parked(handle, self.entity_name, until)
         if plain:
+            # First: when the primary does not answer, nothing has changed.
             link = self._primary_link()
             left = max(0.001, until - time.monotonic())
             cancel = link.sender.cancel_scheduled_messages
@@ -178,6 +177,13 @@ class SenderCore:
                 )
             except (LinkClosed, ValueError) as error:
                 self._raise_if_closed(error)
+                raise
+        for place, handle in enumerate(parked):
+            try:
+                await self._client._cancel_parked(handle, self.entity_name, until)
+            except Exception as error:
+                if cancelled := [*plain, *(one.message_id for one in parked[:place])]:
+                    error.add_note(f"cancelled before: {', '.join(repr(one) for one in cancelled)}")
                 raise
         in_doubt = [handle for handle in parked if handle.has_other_copy]
         if in_doubt:

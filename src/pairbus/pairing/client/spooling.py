@@ -27,6 +27,7 @@ from pairbus.pairing.errors import (
     ClientClosedError,
     MessageTooLargeForBacklogError,
     ScheduledMessageGoneError,
+    SendAvailabilityError,
 )
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import entity_key
@@ -258,6 +259,8 @@ class Spooling:
         """Remove a scheduled message that is still in the spool. ``until``: an instant of ``time.monotonic``."""
         place = handle.queue.removeprefix(SPOOL_PREFIX)
         spool = next((one for one in self._spools().all if str(one.directory) == place), None)
+        if spool is None:
+            raise not_in_this_spool(handle)
         mark = (spool, handle.detour)
         while spool is not None:
             with self._state.lock:
@@ -276,16 +279,31 @@ class Spooling:
             if spool is not None:
                 found = await self._runtime.blocking(spool.find, key, handle.detour)
             if spool is None or found is None:
-                raise ScheduledMessageGoneError(
-                    f"the scheduled message {handle.message_id!r} is not in the spool any more: it was cancelled before, or is on its "
-                    "way to a namespace. There it can be cancelled by the sequence number that it has there"
-                )
+                raise _gone(handle)
             await self._runtime.blocking(spool.remove, key, [found])
         finally:
             if spool is not None:
                 with self._state.lock:
                     self._withheld.discard((spool, handle.detour))
                 self._runtime.notify()
+
+
+def not_in_this_spool(handle: ParkedSchedule) -> SendAvailabilityError:
+    """Why a client cannot cancel a message that was put into a spool that it does not have open."""
+    place = handle.queue.removeprefix(SPOOL_PREFIX)
+    if not Path(place).is_dir():
+        return _gone(handle)
+    return SendAvailabilityError(
+        f"the scheduled message {handle.message_id!r} was put into the spool {place} of another client: cancel it with a sender of that "
+        "client, or, when that client is closed, with one of a client that has opened the directory since"
+    )
+
+
+def _gone(handle: ParkedSchedule) -> ScheduledMessageGoneError:
+    return ScheduledMessageGoneError(
+        f"the scheduled message {handle.message_id!r} is not in the spool any more: it was cancelled before, or is on its way to a "
+        "namespace. There it can be cancelled by the sequence number that it has there"
+    )
 
 
 class ReplaySender(SenderCore):

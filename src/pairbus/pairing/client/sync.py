@@ -71,8 +71,13 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
     ) -> None:
         """Cancel scheduled messages by the handles that ``schedule_messages`` returned.
 
+        Those of the primary come first, so that nothing has changed when it does not answer. When a parked one then fails, a note
+        of the error (``__notes__``) names those that were cancelled before it.
+
         Raises:
             ScheduledMessageGoneError: A parked one has left the backlog already.
+            SendAvailabilityError: One is in the spool of another client, which the text names.
+            TypeError: A handle is no number.
             CancelInDoubtError: All were cancelled, but there may be another copy of a parked one: an attempt to schedule it had
                 no answer.
         """
