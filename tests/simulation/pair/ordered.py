@@ -26,6 +26,8 @@ from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules import order_values as rules
+from pairbus.pairing.rules.queues import BacklogQueue
+from pairbus.pairing.runtime.thread_runtime import run
 from pairbus.sdk import message_bytes
 from tests.payloads import message_id_of
 from tests.simulation.pair.clients import LIMIT_BYTES, SimClient, SimOfficial, SimSender
@@ -44,6 +46,9 @@ PLANTED: Final = (
 SESSIONS: Final = ("a", "b", "")
 PARTITION_SHARE: Final = 0.3
 """The part of the worlds that keep partition keys in order, too."""
+LOWERS_SHARE: Final = 0.2
+FEWER_SHARE: Final = 0.4
+"""The part of the lives of clients that are started with a lower ``backlog_queue_count``."""
 SHIPPED_DRAIN: Final = 8
 """Every so many worlds have the drain that ships, which takes ten times as long as the plain one."""
 ANSWER_MS: Final = 5_000
@@ -186,6 +191,28 @@ class OrderedClient(SimClient):
                 return recovered(entity, *given)
 
             book.recovered = forget_all
+
+
+class SimManagement:
+    """As much of the management of the secondary as pairing uses. It answers at once."""
+
+    def __init__(self, world: Ordered) -> None:
+        self._world = world
+
+    async def backlog_queues(self, primary: str) -> list[BacklogQueue]:
+        return [BacklogQueue(index, name) for index, name in enumerate(self._world.backlog)]
+
+    async def message_count(self, queue: str) -> int:
+        return len(self._world.secondary.queue(queue).messages)
+
+
+class CountingClient(OrderedClient):
+    """A client whose count of backlog queues is its own. It pairs as the one that ships: queues beyond the count are found."""
+
+    def _pair(self) -> None:
+        world: Any = self.world
+        self.client._setup._management = SimManagement(world)  # type: ignore[assignment]
+        self.state.paired_with(run(self.client._setup.usable_queues()))
 
 
 class PlainDrain:
@@ -377,6 +404,10 @@ class OrderedWorld(Ordered):
         self.bug = bug
         self.kills = self.random.randrange(3)
         self._draw_order(is_plain=is_plain)
+        self._counts = Random(f"counts-{seed}")
+        self.lowers_count = not bug and self._counts.random() < LOWERS_SHARE
+        """Whether clients are killed while messages are parked, and started again with fewer backlog queues."""
+        self.clients_made = 0
 
     def _options(self) -> SendAvailabilityOptions:
         options = super()._options()
@@ -387,7 +418,15 @@ class OrderedWorld(Ordered):
             while_suspect=options.while_suspect,
             order=self.keeps,
             fence_timeout=timedelta(seconds=self.random.choice([1, 20, 300])),
+            backlog_queue_count=self._count(),
         )
+
+    def _count(self) -> int:
+        """How many backlog queues the next life of a client uses: all of them, or fewer."""
+        most = len(self.backlog)
+        if self.lowers_count:
+            return 1 if self.clients_made > self.client_count else most
+        return self._counts.randrange(1, most + 1) if self._counts.random() < FEWER_SHARE else most
 
     async def _live(self, messages: int) -> None:
         dice = self.random
@@ -401,7 +440,8 @@ class OrderedWorld(Ordered):
         await self._finish()
 
     def _start_client(self, number: int, life: int, messages: int) -> None:
-        client = OrderedClient(self, number, life, self._options())
+        self.clients_made += 1
+        client = CountingClient(self, number, life, self._options())
         self.clients.append(client)
         self._start_lists(client, messages)
 
@@ -428,6 +468,10 @@ class OrderedWorld(Ordered):
             self._at(start, self._fault(PRIMARY_DOWN, dice.choice([5_000, 15_000])))
             length = dice.choice([1_000, 5_000, 15_000])
             self._at(start + dice.randrange(1, 5_000), self._fault(QUEUE_DISABLED, length))
+        if self.lowers_count:
+            for start in (4_000, 16_000):
+                self._at(start, self._fault(PRIMARY_DOWN, 5_000))
+                self._at(start + 4_000, partial(self._kill_a_client, 20))
         if self.bug in ("fence_dropped_at_restart", "two_queues"):
             # Too rare by chance: clients are killed while messages are parked, and the primary is back soon after.
             for start in range(2_000, self.horizon_ms, 8_000):

@@ -26,7 +26,9 @@ from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.client.management import Management
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.events import Event, Kind
+from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.rules.order_values import Route
+from pairbus.pairing.rules.queues import BacklogQueue
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.sdk.admin import NoManageRight, aio_admin_client
 from tests.unit.pairing.fake_sdk import (
@@ -468,5 +470,32 @@ def test_a_secondary_that_falls_silent_is_asked_for_one_queue_and_no_more(stage:
             await bench.client.pair()
         assert secondary.asked == 1
         await bench.client.close()
+
+    stage.play(act)
+
+
+@pytest.mark.promise("P15", "P29")
+def test_sessions_of_queues_beyond_the_count_are_looked_for_and_the_event_says_how_to_drain_them(
+    stage: Stage,
+) -> None:
+    class Listing:
+        async def backlog_queues(self, primary: str) -> list[BacklogQueue]:
+            return [BacklogQueue(index, f"{primary}/{TRANSFER_SEGMENT}/{index}") for index in range(4)]
+
+        async def message_count(self, queue: str) -> int:
+            return 6 if queue.endswith("2") else 0
+
+    async def act() -> None:
+        client = Bench(order="session", backlog_queue_count=2).client
+        client._setup._management = Listing()  # type: ignore[assignment]
+
+        client._state.paired_with(await client._setup.usable_queues())
+
+        assert client._state.order.wanted() == [f"p/{TRANSFER_SEGMENT}/{index}" for index in (0, 1, 2)]
+        assert client._state.usable_queues == client._state.drained_queues
+        told = [event.text for event in client.events() if event.kind is Kind.EXTRA_QUEUE]
+        assert f"`pairbus backlog drain p/{TRANSFER_SEGMENT}/2` delivers them" in told[0]
+        assert "backlog_queue_count of 3 or more" in told[0]
+        assert "backlog drain" not in told[1]
 
     stage.play(act)

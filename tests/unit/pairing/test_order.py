@@ -389,3 +389,25 @@ def test_the_oldest_message_of_an_entity_is_known() -> None:
     look(book, HOME, message(9, sent_ms=77))
     assert book.oldest_of("orders") == 77
     assert book.fenced("orders") == 1
+
+
+@pytest.mark.promise("P15")
+def test_a_session_of_a_queue_that_is_not_used_is_fenced_and_follows_it_elsewhere() -> None:
+    book = OrderBook(1_000, "wait")
+    extra = "p/x-servicebus-transfer/3"
+    book.paired(QUEUES, 0, 0, unused=[extra])
+    for queue in QUEUES:
+        look(book, queue)
+    assert book.wanted() == [extra]
+    look(book, extra, message(1, factory="earlier"))
+
+    assert book.route(KEY) is Route.PARK
+    home, follows, _ = book.plan(KEY, rotation(), ())
+    assert home == HOME
+    assert follows == (Follows(extra, "earlier", 1),)
+    nothing = Rotation((), 1_000, random.Random(1))
+    assert book.plan(KEY, nothing, ())[0] in (None, HOME), (
+        "it takes no messages, also when no other queue does"
+    )
+    assert look(book, extra) == [KEY]
+    assert book.route(KEY) is Route.DIRECT

@@ -32,6 +32,8 @@ FOLLOW_SECONDS: Final = 300
 EXIT_LEFT: Final = 1
 """Something could not be delivered: it is in the dead-letter queue of its backlog queue."""
 
+LEFT_ALONE: Final = "{queue} lies beyond --queues and was left alone: --extra drains it too"
+
 EPILOG: Final = """\b
 Examples:
   pairbus syphon --once
@@ -118,7 +120,11 @@ def _here(flags: SyphonFlags) -> int:
 
 async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> None:
     names = backlog.names() if is_given("queues") and not flags.extra else None
-    rows = [row for row in await backlog.queues(names) if flags.extra or not row.is_extra]
+    listed = await backlog.queues(names)
+    rows = [row for row in listed if flags.extra or not row.is_extra]
+    for row in listed:
+        if row not in rows and row.messages != 0:
+            click.echo(LEFT_ALONE.format(queue=row.name), err=True)
     backlog.check_owner(rows, flags.primary_aliases)
     if not rows:
         raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
@@ -231,10 +237,6 @@ def _show(report: Report) -> None:
         for queue, left in sorted(report.left.items())
     ]
     lines += [f"{path} is unavailable: {reason}" for path, reason in sorted(report.waiting.items())]
-    lines += [
-        f"{queue} lies beyond --queues and was left alone: --extra drains it too"
-        for queue, count in sorted(report.extra.items())
-        if count != 0
-    ]
+    lines += [LEFT_ALONE.format(queue=queue) for queue, count in sorted(report.extra.items()) if count != 0]
     for line in lines:
         click.echo(line, err=True)

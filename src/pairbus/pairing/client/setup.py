@@ -49,12 +49,15 @@ class Setup:
             raise NoBacklogQueuesError(
                 f"the secondary {self._state.secondary} cannot be asked for its queues: {error}"
             ) from error
-        self._state.drained_only = []
+        self._state.drained_only, self._state.extra_queues = [], []
         census = take_census(found, count)
         self._check_owner(found)
         for queue in census.extra:
             held = await self._management.message_count(queue.name)
             text = f"beyond the count of {count}: not used, not drained; it holds {held} messages"
+            if held != 0:
+                self._state.extra_queues.append(queue.name)
+                text += f". `pairbus backlog drain {queue.name}` delivers them, or give a backlog_queue_count of {queue.index + 1} or more"
             self._state.emit(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
         existing = dict(census.existing)
         usable: list[int] = []

@@ -99,6 +99,8 @@ class PairingState:
         self._has_warned_not_paired = False
         self.drained_only: list[str] = []
         """Backlog queues that must not be used but may hold messages of an earlier pairing."""
+        self.extra_queues: list[str] = []
+        """Backlog queues beyond the count that held messages at pairing. Neither used nor drained; their sessions are followed."""
         self.journal: Callable[[Event, int], None] | None = None
         self._on_change = on_change
         self._rotation = Rotation((), self.ping_interval_ms, chooser)
@@ -122,7 +124,8 @@ class PairingState:
         with self.lock:
             self._rotation = Rotation(queues, self.ping_interval_ms, self._chooser)
             if self.keeps_order:
-                self.order.paired(queues, self.clock(), self.wall_clock(), drained_only=self.drained_only)
+                unused = [*self.drained_only, *self.extra_queues]
+                self.order.paired(queues, self.clock(), self.wall_clock(), unused=unused)
             self.is_paired = True
         self.emit(
             Kind.PAIRED,

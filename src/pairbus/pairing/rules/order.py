@@ -99,15 +99,13 @@ class OrderBook:
 
     # --- pairing, failover, failback --------------------------------------------------------------
 
-    def paired(
-        self, queues: Sequence[str], now: int, wall_ms: int, *, drained_only: Sequence[str] = ()
-    ) -> None:
-        """Pairing has ended: what is in the queues is not known. ``drained_only``: those that take no messages.
+    def paired(self, queues: Sequence[str], now: int, wall_ms: int, *, unused: Sequence[str] = ()) -> None:
+        """Pairing has ended: what is in the queues is not known. ``unused``: those that may hold messages, and get none.
 
         No queues: the secondary does not answer yet, and may hold messages of any session. It is paired again when it does.
         """
         self.queues = list(queues)
-        self._all = [*queues, *drained_only]
+        self._all = [*queues, *unused]
         self._direct_since[ALL] = wall_ms
         self._unseen.pop((ALL, UNKNOWN), None)
         if not queues:
@@ -284,7 +282,7 @@ class OrderBook:
                 return queue
         if rotation.usable:
             return None
-        return own if own not in tried else rotation.last_resort(tried)
+        return own if own in self.queues and own not in tried else rotation.last_resort(tried)
 
     def _move(self, track: Track, queue: str) -> None:
         left = track.held.get(track.queue)
