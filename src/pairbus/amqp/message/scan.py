@@ -459,10 +459,15 @@ def _text(payload: bytes, at: i64, stop: i64, may_be_binary: bool) -> str:
 
 
 def shortest_form(raw: bytes) -> bytes:
-    """One form for equal ids: the same id may come as string8 or string32, smallulong or ulong."""
+    """One form for equal ids: the same id may come as string8 or string32, smallulong or ulong.
+
+    Binary counts as a string: the Python SDK reads strings as bytes, and sends the id of a message that it received as binary.
+    """
     code = raw[0]
-    if code in (0xB0, 0xB1) and len(raw) <= 260:
-        return bytes((code - 0x10, len(raw) - 5)) + raw[5:]
+    if code in (0xB0, 0xB1):
+        return bytes((0xA1, len(raw) - 5)) + raw[5:] if len(raw) <= 260 else b"\xb1" + raw[1:]
+    if code == 0xA0:
+        return b"\xa1" + raw[1:]
     if code == 0x44:
         return b"\x53\x00"
     if code == 0x80 and raw[1:8] == bytes(7):
