@@ -33,6 +33,8 @@ LINE_BYTES: Final = 128
 JOURNALS: Final = "journal-"
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 HOUR: Final = "hour="
+_NANOSECONDS: Final = "[ns"
+"""In the type of a column of times."""
 MILLISECONDS_PATTERN: Final = r"^[0-9]{1,14}$"
 """A time in a line of JSON: milliseconds since 1970 ..."""
 TIME_PATTERN: Final = r"^[1-9][0-9]{3}-[0-9]{1,2}-[0-9]{1,2}([T ][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
@@ -48,6 +50,8 @@ class Inputs:
     parquet: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
     """Of the Parquet files, those that may hold rows of another hour than their directory says."""
+    nanoseconds: list[str] = field(default_factory=list)
+    """Of the Parquet files, those with times in nanoseconds, which Spark reads as plain numbers."""
     lines: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     """Copies of parts that are read from elsewhere."""
@@ -79,6 +83,8 @@ class Wanted:
     """What to do when a broker's data directory has no such folder."""
     local_rows_max: int = 1_000_000
     """Rows that ``--engine auto`` reads in this process; it takes Spark for more."""
+    takes_nanoseconds: bool = False
+    """Whether times may have nanoseconds."""
     may_be_empty: bool = True
     """Whether a broker's folder without a file counts: nothing has happened there yet."""
 
@@ -90,6 +96,7 @@ class _Part:
     rows: int
     modified: int
     is_unsure: bool = False
+    has_nanoseconds: bool = False
 
 
 def is_remote(location: str) -> bool:
@@ -126,6 +133,8 @@ def find_inputs(spark: SparkSession | None, locations: Sequence[str], wanted: Wa
         found.rows += chosen.rows
         if chosen.is_unsure:
             found.unsure.append(chosen.path)
+        if chosen.has_nanoseconds:
+            found.nanoseconds.append(chosen.path)
         found.repeated += [part.path for part in copies if part is not chosen]
     if found.damaged and not found.parquet and not found.lines:
         path, why = next(iter(found.damaged.items()))
@@ -203,8 +212,10 @@ def _add_parquet(file: Path, wanted: Wanted, parts: dict[str, list[_Part]], foun
     key = f"{_namespace(metadata)}\n{file.parent.name}/{file.name}" if is_part else str(resolved)
     is_unsure = wanted.hour_column is not None and not _is_of_its_hour(file, metadata, wanted.hour_column)
     copies = parts.setdefault(key, [])
+    has_nanoseconds = any(_NANOSECONDS in str(schema.field(name).type) for name in wanted.columns)
     if all(part.path != str(resolved) for part in copies):
-        copies.append(_Part(str(resolved), key, metadata.num_rows, file.stat().st_mtime_ns, is_unsure))
+        modified = file.stat().st_mtime_ns
+        copies.append(_Part(str(resolved), key, metadata.num_rows, modified, is_unsure, has_nanoseconds))
 
 
 def _namespace(metadata: parquet.FileMetaData) -> str:
@@ -258,10 +269,11 @@ def _check_columns(file: Path, schema: pyarrow.Schema, wanted: Wanted) -> None:
                 f"{file} is no {wanted.what}: it has no column {name!r} (it has {_shown(schema.names)})"
             )
         kind = str(schema.field(name).type)
-        if not kind.startswith(types) or "[ns" in kind:
+        is_too_fine = _NANOSECONDS in kind and not wanted.takes_nanoseconds
+        if not kind.startswith(types) or is_too_fine:
             raise UsageError(
                 f"{file}: column {name!r} is {kind}, expected {' or '.join(types)}"
-                + " (not ns)" * ("[ns" in kind)
+                + " (not ns)" * is_too_fine
             )
 
 

@@ -28,11 +28,20 @@ FEW = {
     "lost": 7, "lost_parked": 4, "altered": 2, "repeated": 40, "absorbed": 6, "dead_lettered": 12, "unexpected": 5,
     "held": 25, "deferred": 10, "set_aside": 15, "expired": 9, "in_spool": 8,
     "destroyed": 6, "destroyed_aside": 3, "made_again": 4, "cancelled": 5,
+    "lost_after_cancel": 5, "lost_after_cancels": 3, "lost_after_expiry": 4, "home_after_cancel": 6,
 }  # fmt: skip
 """How many messages of each kind are planted."""
 PARKED = (
-    "lost_parked", "held", "deferred", "set_aside", "expired", "destroyed", "destroyed_aside", "made_again", "cancelled"
+    "lost_parked", "held", "deferred", "set_aside", "expired", "destroyed", "destroyed_aside", "made_again", "cancelled",
+    "lost_after_cancel", "lost_after_cancels", "lost_after_expiry", "home_after_cancel",
 )  # fmt: skip
+EARLIER = {
+    "lost_after_cancel": ("cancelled",),
+    "lost_after_cancels": ("cancelled", "cancelled"),
+    "lost_after_expiry": ("expired",),
+    "home_after_cancel": ("cancelled",),
+}
+"""How earlier copies of a message with the same id and body ended in the backlog, each before the next one was accepted."""
 
 SESSIONS = 50
 """Half of the messages belong to one of so many sessions, each of which has messages at every destination."""
@@ -53,7 +62,8 @@ class Planted:
     reordered: Counter[tuple[int, bool]]
     sessions: dict[tuple[str, str], tuple[int, int]]
     """Destination and name of every session with overtaken messages, how many, and by how much at most."""
-    outages: int
+    outages: list[int]
+    """How many sends were parked in each."""
 
     def write(self, directory: Path, files: int, chance: random.Random | None) -> list[str]:
         """As Parquet in so many files for each input, mixed if ``chance`` is given; the arguments of ``pairbus reconcile``."""
@@ -86,7 +96,13 @@ def plant(count: int, seed: int) -> Planted:
     for number in range(count):
         kind = kinds.get(number, "")
         _send(rows, number, kind, number in parked)
-        if kind not in {"lost", "lost_parked", "altered", "dead_lettered", "in_spool", *PARKED}:
+        if kind == "home_after_cancel" or kind not in {
+            "lost",
+            "altered",
+            "dead_lettered",
+            "in_spool",
+            *PARKED,
+        }:
             arrivals.append((_told(number) + (HOME_MS if number in parked else DIRECT_MS), number))
     arrivals.sort()
     again = [(at + 1, number) for at, number in arrivals if kinds.get(number) == "repeated"]
@@ -113,7 +129,10 @@ def plant(count: int, seed: int) -> Planted:
         Counter((bucket(at - _told(number)), number in parked) for at, number in arrivals),
         _overtaken(arrivals, parked),
         _overtaken_sessions(arrivals),
-        len(outages),
+        [
+            len(outage) + sum(len(EARLIER.get(kinds.get(number, ""), ())) for number in outage)
+            for outage in outages
+        ],
     )
 
 
@@ -151,7 +170,8 @@ def _send(rows: dict[str, list[Row]], number: int, kind: str, is_parked: bool) -
             )
         return
     place = DELETED_QUEUE if kind in ("destroyed", "destroyed_aside", "made_again") else BACKLOG_QUEUE
-    rows["sent"].append(_row(at, "sent", place, number, destination=queue))
+    last = at + 2 * len(EARLIER.get(kind, ()))
+    rows["sent"].append(_row(last, "sent", place, number, destination=queue))
     if place == DELETED_QUEUE:
         rows["backlog"].append(_row(at, "sent", place, number, destination=queue))
         if kind == "destroyed_aside":
@@ -164,7 +184,11 @@ def _send(rows: dict[str, list[Row]], number: int, kind: str, is_parked: bool) -
         # A listing tells what is there; an audit, what came and what left.
         rows["backlog"].append(_row(at, "deferred", BACKLOG_QUEUE, number, destination=queue))
         return
-    rows["backlog"].append(_row(at, "sent", BACKLOG_QUEUE, number, destination=queue))
+    for copy, end in enumerate(EARLIER.get(kind, ())):
+        first = _row(at + 2 * copy, "sent", BACKLOG_QUEUE, number, destination=queue)
+        rows["sent"].append(first)
+        rows["backlog"] += [first, _row(at + 2 * copy + 1, end, BACKLOG_QUEUE, number, destination=queue)]
+    rows["backlog"].append(_row(last, "sent", BACKLOG_QUEUE, number, destination=queue))
     if kind == "cancelled":
         rows["backlog"].append(_row(at + 9, "cancelled", BACKLOG_QUEUE, number, destination=queue))
         return
@@ -179,9 +203,13 @@ def _send(rows: dict[str, list[Row]], number: int, kind: str, is_parked: bool) -
 
 def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
     lost = FEW["lost"] + FEW["lost_parked"] + FEW["altered"] + FEW["destroyed"] + FEW["destroyed_aside"]
+    lost += FEW["lost_after_cancel"] + FEW["lost_after_cancels"] + FEW["lost_after_expiry"]
+    earlier = Counter({"cancelled": 0, "expired": 0})
+    for kind, ends in EARLIER.items():
+        earlier.update({end: FEW[kind] * number for end, number in Counter(ends).items()})
     unexpected = FEW["unexpected"] + FEW["altered"]
     return {
-        "accepted": count + FEW["absorbed"],
+        "accepted": count + FEW["absorbed"] + earlier.total(),
         "messages": count,
         "detoured": parked,
         "arrived": arrived,
@@ -189,8 +217,8 @@ def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
         "in_spool": FEW["in_spool"],
         "set_aside": FEW["set_aside"],
         "dead_lettered": FEW["dead_lettered"],
-        "expired": FEW["expired"],
-        "cancelled": FEW["cancelled"],
+        "expired": FEW["expired"] + earlier["expired"],
+        "cancelled": FEW["cancelled"] + earlier["cancelled"],
         "in_flight": 0,
         "lost": lost,
         "altered": FEW["altered"],
@@ -204,7 +232,10 @@ def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
 def _names(kinds: dict[int, str], count: int) -> set[tuple[str, str]]:
     fates = {"lost_parked": "lost", "altered": "lost", "held": "in_backlog", "deferred": "in_backlog"}
     fates |= {"destroyed": "lost", "destroyed_aside": "lost", "made_again": "in_backlog"}
-    found = {(fates.get(kind, kind), _id(number)) for number, kind in kinds.items() if kind != "absorbed"}
+    fates |= dict.fromkeys(EARLIER, "lost")
+    quiet = ("absorbed", "home_after_cancel")
+    found = {(fates.get(kind, kind), _id(number)) for number, kind in kinds.items() if kind not in quiet}
+    found |= {(end, _id(number)) for number, kind in kinds.items() for end in EARLIER.get(kind, ())}
     found |= {("unexpected", _id(number)) for number, kind in kinds.items() if kind == "altered"}
     return found | {("unexpected", _id(count + at)) for at in range(FEW["unexpected"])}
 

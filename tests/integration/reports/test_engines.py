@@ -33,7 +33,8 @@ from pairbus.reports.engines.spark import SparkEngine
 from pairbus.reports.engines.usage_log import USAGE, usage_range
 from pairbus.reports.inputs import find_inputs
 from pairbus.reports.views.json import cost_json
-from tests.integration.reports.ledger_kit import BACKLOG_QUEUE, NOON_MS, SHA, row, write
+from tests.integration.reports.copies_kit import Copies, copies
+from tests.integration.reports.ledger_kit import BACKLOG_QUEUE, NOON_MS, SHA, row, write, write_table
 from tests.integration.reports.planted_kit import plant
 from tests.integration.reports.test_cost import scripted_outage
 from tests.integration.spark.kit import small_session
@@ -67,8 +68,7 @@ def quarantine(directory: Path) -> list[tuple[object, ...]]:
     # Spark keeps bytes that are no text.
     columns = [table[name].cast(pyarrow.binary()).to_pylist() for name in names]
     return sorted(
-        tuple(value.decode(errors="replace").replace("file:///", "file:/") for value in entry)
-        for entry in zip(*columns, strict=True)
+        tuple(value.decode(errors="replace") for value in entry) for entry in zip(*columns, strict=True)
     )
 
 
@@ -160,25 +160,18 @@ def certificates(
     inputs = {role: find_inputs(None, paths, AUDIT) for role, paths in places.items()}
     found = []
     named = []
+    schemas = []
     engines: dict[str, Engine] = {"here": arrow, "spark": spark}
     for name, engine in engines.items():
         done = engine.reconcile(inputs, until, with_body=with_body, with_order=True)
         done.write(str(tmp_path / name))
-        rows = pyarrow.parquet.read_table(
-            tmp_path / name / "messages", coerce_int96_timestamp_unit="us"
-        ).to_pylist()
-        for entry in rows:  # Spark writes times without their zone
-            entry.update(
-                {
-                    key: time and time.replace(tzinfo=UTC)
-                    for key, time in entry.items()
-                    if key.endswith("_time")
-                }
-            )
-        named.append(sorted(map(str, rows)))
+        table = pyarrow.parquet.read_table(tmp_path / name / "messages")
+        schemas.append([(field.name, field.type) for field in table.schema])
+        named.append(sorted(map(str, table.to_pylist())))
         found.append(done.certificate)
     assert found[0] == found[1]
     assert named[0] == named[1]
+    assert schemas[0] == schemas[1]
     if found[0].quarantined:
         assert quarantine(tmp_path / "here") == quarantine(tmp_path / "spark")
     return found[0]
@@ -305,3 +298,51 @@ def test_certificates_of_planted_ledgers_are_the_same(spark: SparkEngine, tmp_pa
     assert found.fates["lost"] > 0
     assert found.outages
     assert found.overtaken
+
+
+def assert_accounted_for(world: Copies, found: Certificate, messages: Path) -> None:
+    assert {fate: number for fate, number in found.fates.items() if number} == world.fates
+    named = pyarrow.parquet.read_table(messages).to_pylist()
+    assert world.named == {(one["fate"], one["message_id"], one["sha256"]): one["copies"] for one in named}
+
+
+@pytest.mark.promise("D4")
+def test_of_messages_accepted_several_times_both_engines_account_for_every_copy(
+    spark: SparkEngine, tmp_path: Path
+) -> None:
+    """A copy that was cancelled or expired says nothing about another copy that is nowhere."""
+    world = copies(400, seed=0)
+    found = certificates(spark, tmp_path, world.write(tmp_path / "ledgers"))
+    assert_accounted_for(world, found, tmp_path / "spark" / "messages")
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_of_messages_accepted_several_times_every_copy_is_accounted_for(tmp_path: Path, seed: int) -> None:
+    world = copies(400, seed)
+    inputs = {
+        role: find_inputs(None, paths, AUDIT) for role, paths in world.write(tmp_path / "ledgers").items()
+    }
+    done = arrow.reconcile(inputs)
+    done.write(str(tmp_path))
+    assert_accounted_for(world, done.certificate, tmp_path / "messages")
+
+
+def test_times_in_nanoseconds_are_read(spark: SparkEngine, tmp_path: Path) -> None:
+    """As pandas writes them; beside other files, and with rows that cannot be true."""
+    rows = [row("sent", "a", time=NOON_MS + 5), row("sent", "b"), row("sung", "c")]
+    fine = pyarrow.parquet.read_table(write(tmp_path / "ms.parquet", rows))
+    at = fine.schema.get_field_index("time")
+    for name, zone in (("utc", "UTC"), ("plain", None)):
+        times = fine["time"].cast(pyarrow.timestamp("ns", tz="UTC")).cast(pyarrow.int64())
+        table = fine.set_column(at, "time", times.cast(pyarrow.timestamp("ns", tz=zone)))
+        path = write_table(tmp_path / f"{name}.parquet", table)
+        other = write(tmp_path / "other.parquet", [row("sent", "d")])
+        received = write(
+            tmp_path / "received.parquet", [row("sent", name, time=NOON_MS + 7) for name in "abd"]
+        )
+
+        found = certificates(spark, tmp_path / name, {SENT: [path, other], RECEIVED: [received]})
+
+        assert (found.fates["arrived"], found.quarantined) == (3, 1)
+        assert found.delays[0].direct == 3

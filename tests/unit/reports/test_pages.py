@@ -18,6 +18,7 @@ from pairbus.reports.bill.prices import choose
 from pairbus.reports.bill.report import CostReport, DayRow, EntityRow, PurposeRow, Rows
 from pairbus.reports.certificate.value import (
     FATES,
+    UNPROVEN,
     Certificate,
     Named,
     Outage,
@@ -202,6 +203,23 @@ def test_a_question_that_fits_nothing_is_answered_with_a_hint(capsys: pytest.Cap
     assert "of the same pair?" in certificate_page(strange)
     assert "--no-body-hash" in hint(replace(strange, altered=4))
     assert hint(certificate(lost=1)) == ""
+
+
+def test_without_a_message_to_ask_about_the_answer_is_that_nothing_is_proven() -> None:
+    nothing = certificate(lost=0, accepted=0)
+    assert nothing.verdict == UNPROVEN
+    assert sentence(nothing) == "No accepted message is recorded: nothing is proven."
+    assert "Does --sent name" in certificate_page(nothing)
+    found = certificate(lost=0, accepted=2)
+    late = replace(found, received=0, fates={**found.fates, "arrived": 0, "in_flight": 2})
+    late.check()
+    assert late.verdict == UNPROVEN
+    assert "No message was accepted before the cut-off, and 2 after it have not arrived" in sentence(late)
+
+
+def test_the_table_of_delays_says_what_it_counts() -> None:
+    """Fewer than arrived where several copies of a message did."""
+    assert "count once: from the first acceptance to the first arrival" in certificate_page(certificate())
 
 
 @pytest.mark.promise("M8")

@@ -142,10 +142,15 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """A loss is a loss; without one, rows that could not be read leave it unproven."""
+        """A loss is a loss; without one, rows that could not be read leave it unproven, and so does a question about no message at all."""
         if self.fates["lost"]:
             return LOSS
-        return UNPROVEN if self.quarantined else HOLDS
+        return UNPROVEN if self.quarantined or not self.asked else HOLDS
+
+    @property
+    def asked(self) -> int:
+        """Accepted sends that the answer is about: not those that may still be on their way."""
+        return self.accepted - self.fates["in_flight"]
 
     def check(self) -> None:
         """Assert that accepted and arrived messages are fully explained. They rest on the same rows, so a difference is a bug."""

@@ -42,13 +42,26 @@ KEY: Final = ("destination", "message_id", "body")
 DELIVERED_TOPIC: Final = "delivered_topic"
 MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     SENT: ("sent_backlog", "sent_direct"),
-    RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there"),
+    RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there", "cancelled_there"),
     BACKLOG: ("parked", "backlog", "aside", "expired", "cancelled"),
-    DEAD_LETTER: ("parked", "aside", "dead", "expired"),
+    DEAD_LETTER: ("parked", "aside_listed", "expired_listed", "dead", "dead_expired"),
     SPOOL: ("spool",),
 }
 """What the rows of each input can say about a message."""
 MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))
+PLACES: Final = ("set_aside", "dead_lettered", "expired", "cancelled", "in_backlog", "in_spool")
+"""The fates of copies that did not arrive. Each takes of the missing copies what those before it left."""
+LEAST: Final = {
+    "backlog_ms": ("ms", ("sent_backlog",)),
+    "direct_ms": ("ms", ("sent_direct",)),
+    "spool_ms": ("ms", ("spool",)),
+    "stored_ms": ("ms", ("stored",)),
+    "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
+    "stored_sequence": ("sequence_number", ("stored",)),
+}
+"""The least of a column over the rows that say one of these."""
+GREATEST: Final = {"last_backlog_ms": ("ms", ("sent_backlog",)), "cancelled_ms": ("ms", ("cancelled_there",))}
+"""The greatest."""
 DELETABLE: Final = ("backlog", "aside")
 """What is in the backlog, and goes with the queue it is in. The rows of a backlog queue up to its last ``entity-deleted`` say nothing of
 these: what has not left before was destroyed. What arrived, expired or was cancelled before stays so.
@@ -64,6 +77,7 @@ AUDIT: Final = Wanted(
     folder="messages-audit",
     columns={"message_id": _TEXT, "entity": _TEXT, "time": ("timestamp",)},
     remedy="run the broker with --audit",
+    takes_nanoseconds=True,
     local_rows_max=1_000_000,  # about 1 GB: memory holds all rows
 )
 COLUMNS: Final = (

@@ -62,7 +62,11 @@ def certificate_document(found: Certificate) -> Document:
     sections = [
         _balance(found),
         _arrivals(found),
-        Section("How long it took from acceptance to arrival", [_histogram(found.delays, "delay")]),
+        Section(
+            "How long it took from acceptance to arrival",
+            [_histogram(found.delays, "delay")],
+            "Messages with the same id and body count once: from the first acceptance to the first arrival.",
+        ),
     ]
     if found.reordered is not None:
         sections.append(_order(found.reordered))
@@ -90,17 +94,26 @@ def sentence(found: Certificate) -> str:
     lost = found.fates["lost"]
     if found.verdict == LOSS:
         return f"{lost:,} of {many(found.accepted, 'accepted message')} {'is' if lost == 1 else 'are'} LOST."
-    if found.verdict == UNPROVEN:
+    if found.quarantined:
         return f"No loss among what could be read, but {many(found.quarantined, 'row')} could not: nothing is proven."
     if found.accepted == 0:
-        return "Nothing was accepted, so nothing could be lost."
+        return "No accepted message is recorded: nothing is proven."
+    if found.verdict == UNPROVEN:
+        return (
+            f"No message was accepted before the cut-off, and {found.accepted:,} after it {'has' if found.accepted == 1 else 'have'} "
+            "not arrived yet: nothing is proven."
+        )
     if found.accepted == 1:
         return "Nothing is lost: the one accepted message is accounted for."
     return f"Nothing is lost: each of {found.accepted:,} accepted messages is accounted for."
 
 
 def hint(found: Certificate) -> str:
-    """What may be wrong with the question, where nothing of one side is on the other; else empty."""
+    """What may be wrong with the question, where one side is empty or nothing of it is on the other; else empty."""
+    if not found.accepted:
+        return (
+            "Does --sent name the namespaces that accepted messages, and have they an audit log of that time?"
+        )
     if not found.fates["lost"] or found.fates["arrived"]:
         return ""
     if not found.received:

@@ -55,10 +55,13 @@ from pairbus.reports.engines.audit_log import (
     DELIVERED_TOPIC,
     DELIVERIES,
     EXPIRED,
+    GREATEST,
     HELD,
     KEY,
+    LEAST,
     MEASURES,
     MEASURES_OF,
+    PLACES,
     RECEIVED,
     ROLES,
     SENDS,
@@ -76,15 +79,6 @@ _TYPES: Final = {
 _QUARANTINE: Final = pa.schema([("role", TEXT), ("source", TEXT), ("reason", TEXT), ("raw", TEXT)])
 _BACKLOG_PATH: Final = re.compile(log.BACKLOG_PATTERN)
 _HASH: Final = "^[0-9a-fA-F]{64}$"
-_TIMES: Final = {
-    "backlog_ms": ("ms", ("sent_backlog",)),
-    "direct_ms": ("ms", ("sent_direct",)),
-    "spool_ms": ("ms", ("spool",)),
-    "stored_ms": ("ms", ("stored",)),
-    "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
-    "stored_sequence": ("sequence_number", ("stored",)),
-}
-"""The least of a column over the rows that say one of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +137,7 @@ def _saying(
     elif is_dead:
         path = path.removesuffix(log.DEAD_LETTER_PATH)
     path = path.lstrip("/")
-    has_lapsed = kind == EXPIRED or (kind == DEAD_LETTERED and is_ttl)
+    has_lapsed = kind == EXPIRED or (is_ttl and (kind == DEAD_LETTERED or role == DEAD_LETTER))
     if kind not in log.KINDS:
         return _Saying(log.BAD_KIND, path, place, {})
     measures = _measures(role, kind, is_backlog, is_dead, is_topic, has_lapsed)
@@ -167,6 +161,8 @@ def _measures(
             return {"dead_there": 1}
         if is_dead:
             return {}
+        if kind == CANCELLED:
+            return {"cancelled_there": 1}
         if kind in DELIVERIES:
             return {DELIVERED_TOPIC if is_topic else "delivered": 1}
         return {"stored": 1} if kind == "sent" else {}
@@ -175,8 +171,9 @@ def _measures(
     if role == SPOOL:
         return {"spool": 1}
     if role == DEAD_LETTER:
-        found = {"expired" if has_lapsed else "aside" if is_backlog else "dead": 1}
-        return {"parked": 1, **found} if is_backlog else found
+        if is_backlog:
+            return {"parked": 1, "expired_listed" if has_lapsed else "aside_listed": 1}
+        return {"dead_expired" if has_lapsed else "dead": 1}
     if not is_backlog:
         return {}
     left = -1 if kind in (*DELIVERIES, *log.REMOVED, EXPIRED, DEAD_LETTERED) else 0
@@ -395,14 +392,14 @@ def _sum(column: Any) -> int:
 
 
 def _grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """One row for each key, with every measure added up (0 where no input can say it) and the times of ``_TIMES``."""
+    """One row for each key, with every measure added up (0 where no input can say it) and the columns of LEAST and GREATEST."""
     if DELIVERED_TOPIC in measures:
         rows = _topics_joined(rows, measures)
     aggregates: list[tuple[str, str]] = [
         (name, "max" if name == DELIVERED_TOPIC else "sum") for name in measures
     ]
     aggregates.append(("session", "max"))
-    for name, (column, said_by) in _TIMES.items():
+    for name, (column, said_by) in (*LEAST.items(), *GREATEST.items()):
         says = pa.scalar(False)
         for measure in said_by:
             if measure in measures:
@@ -411,7 +408,7 @@ def _grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
         rows = rows.append_column(
             name, values if not isinstance(values, pa.Scalar) else pa.nulls(rows.num_rows, LONG)
         )
-        aggregates.append((name, "min"))
+        aggregates.append((name, "min" if name in LEAST else "max"))
     found = rows.group_by([*KEY]).aggregate(aggregates)
     found = found.rename_columns(
         [name if name in KEY else name.rpartition("_")[0] for name in found.column_names]
@@ -454,7 +451,13 @@ def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
     zero = pa.scalar(0, LONG)
     column = {name: grouped[name] for name in grouped.column_names}
     is_backlog_send = pc.greater(column["sent_backlog"], 0)
-    accepted = pc.if_else(is_backlog_send, column["sent_backlog"], column["sent_direct"])
+    # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
+    is_again = pc.fill_null(pc.greater(column["last_backlog_ms"], column["cancelled_ms"]), False)
+    cancelled_before = pc.if_else(is_again, column["cancelled_there"], zero)
+    parked = pc.max_element_wise(
+        column["sent_backlog"], pc.if_else(is_again, pc.add(cancelled_before, 1), zero)
+    )
+    accepted = pc.if_else(is_backlog_send, parked, column["sent_direct"])
     # What is in a spool was confirmed to its sender by the spool, whether a ledger of sends has it or not.
     accepted = pc.max_element_wise(accepted, column["spool"])
     handed_out = pc.add(column["delivered"], column[DELIVERED_TOPIC])
@@ -465,21 +468,14 @@ def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
     # Each place takes what the places before it left.
     fates: dict[str, Any] = {}
     elsewhere = zero
-    for fate, place in (
-        ("set_aside", "aside"),
-        ("dead_lettered", "dead"),
-        ("expired", "expired"),
-        ("cancelled", "cancelled"),
-        ("in_backlog", "backlog"),
-        ("in_spool", "spool"),
-    ):
-        there = pc.max_element_wise(column[place], zero)
+    places, kept = _places(column, pc.max_element_wise(pc.subtract(found, cancelled_before), zero))
+    for fate in PLACES:
         left = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
-        fates[fate] = pc.min_element_wise(left, there)
-        elsewhere = pc.add(there, elsewhere)
+        fates[fate] = pc.min_element_wise(left, places[fate])
+        elsewhere = pc.add(places[fate], elsewhere)
     rest = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
     # The same id and body accepted again and there once is one message, recorded twice.
-    is_absorbed = pc.and_(pc.not_equal(column["message_id"], ""), pc.greater(pc.add(found, elsewhere), zero))
+    is_absorbed = pc.and_(pc.not_equal(column["message_id"], ""), pc.greater(kept, zero))
     is_late = pc.is_null(accepted)  # none
     if until is not None:
         is_late = pc.fill_null(pc.greater_equal(accepted_ms, int(until.timestamp() * 1000)), False)
@@ -506,6 +502,35 @@ def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
             "is_detoured": pc.or_(is_backlog_send, pc.greater(column["parked"], 0)),
         }
     )
+
+
+def _places(column: Mapping[str, Any], arrived: Any) -> tuple[dict[str, Any], Any]:
+    """How many copies each fate can explain; and how many copies are still there, so that what was accepted beside them may be the same message.
+
+    A copy that expired in the backlog or was cancelled is gone: what was accepted beside it must be somewhere itself.
+    """
+    zero = pa.scalar(0, LONG)
+    # A copy may be in the audit log of the backlog and in the listing of its dead-letter queue, and there without its reason.
+    expired = pc.max_element_wise(column["expired"], column["expired_listed"])
+    listed = pc.subtract(column["aside_listed"], pc.subtract(expired, column["expired_listed"]))
+    aside = pc.max_element_wise(column["aside"], listed, zero)
+    # Of the dead letters of a destination, those that it stored are among the arrived.
+    dead = pc.max_element_wise(pc.subtract(column["dead"], column["stored"]), zero)
+    others = pc.max_element_wise(pc.subtract(column["stored"], column["dead"]), zero)
+    dead_expired = pc.max_element_wise(pc.subtract(column["dead_expired"], others), zero)
+    backlog = pc.max_element_wise(column["backlog"], zero)
+    places = {
+        "set_aside": aside,
+        "dead_lettered": dead,
+        "expired": pc.add(expired, dead_expired),
+        "cancelled": column["cancelled"],
+        "in_backlog": backlog,
+        "in_spool": column["spool"],
+    }
+    kept = arrived
+    for there in (aside, dead, dead_expired, backlog, column["spool"]):
+        kept = pc.add(kept, there)
+    return places, kept
 
 
 def _delays(known: pa.Table) -> Any:

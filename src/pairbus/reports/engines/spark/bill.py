@@ -30,7 +30,7 @@ from pairbus.reports.bill.model import OPERATIONS as ALL_OPERATIONS
 from pairbus.reports.bill.money import SCALE, quanta
 from pairbus.reports.bill.report import ENTITIES_SHOWN, CostReport, DayRow, EntityRow, PurposeRow, Rows
 from pairbus.reports.bill.report import cost_report as put_together
-from pairbus.reports.engines.spark.files import csv_cell
+from pairbus.reports.engines.spark.files import csv_cell, write_parquet
 from pairbus.reports.engines.spark.usage import CROWDED, MINUTE_BIT, PART_HASH, Usage
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Priced:
 
     def write_parquet(self, directory: str) -> None:
         """Write ``DIR/bill`` and ``DIR/quarantine``, in place of older ones."""
-        self.table.write.mode("overwrite").parquet(f"{directory}/bill")
-        self.usage.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")
+        write_parquet(self.table, f"{directory}/bill")
+        write_parquet(self.usage.quarantined, f"{directory}/quarantine")
 
     def write_csv(self, directory: str) -> None:
         """Write ``DIR/bill``, in place of an older one, in the order of days and names."""

@@ -32,13 +32,17 @@ from pairbus.reports.certificate.value import (
 )
 from pairbus.reports.engines.audit_log import (
     DELIVERED_TOPIC,
+    GREATEST,
     KEY,
+    LEAST,
     MEASURES,
     MEASURES_OF,
+    PLACES,
     RECEIVED,
     ROLES,
     SENT,
 )
+from pairbus.reports.engines.spark.files import write_parquet
 from pairbus.reports.engines.spark.ledgers import Ledgers
 from pairbus.reports.engines.spark.order import MINUTE_MS, bucket, reordered, session_order
 from pairbus.server.clock import utc
@@ -74,9 +78,9 @@ class Reconciled:
             f.timestamp_millis("arrived_ms").alias("arrived_time"),
             f.col("is_detoured").alias("through_backlog"),
         )
-        rows.write.mode("overwrite").parquet(f"{directory}/messages")
+        write_parquet(rows, f"{directory}/messages")
         if self.certificate.quarantined:
-            self.ledgers.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")
+            write_parquet(self.ledgers.quarantined, f"{directory}/quarantine")
 
 
 def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool = True) -> Reconciled:
@@ -136,15 +140,6 @@ def _topics_joined(ledgers: Ledgers) -> DataFrame:
 
 _ROWS: Final = {role: f"rows_{role.replace('-', '_')}" for role in ROLES}
 """How many rows of each role a group has."""
-_TIMES: Final = {
-    "backlog_ms": ("ms", ("sent_backlog",)),
-    "direct_ms": ("ms", ("sent_direct",)),
-    "spool_ms": ("ms", ("spool",)),
-    "stored_ms": ("ms", ("stored",)),
-    "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
-    "stored_sequence": ("sequence_number", ("stored",)),
-}
-"""The least of a column over the rows that say one of these."""
 
 
 def _grouped(ledgers: Ledgers) -> DataFrame:
@@ -156,10 +151,11 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
     aggregates += ["sum(CASE WHEN status IS NOT NULL THEN row_count ELSE 0L END) AS unkeyed_rows"]
     aggregates.append("max(session) AS session")
     rest = [f"0L AS {name}" for name in MEASURES if name not in measured]
-    for name, (column, said_by) in _TIMES.items():
+    for name, (column, said_by) in (*LEAST.items(), *GREATEST.items()):
         says = " OR ".join(f"{measure} > 0" for measure in said_by if measure in measured)
         if says:
-            aggregates.append(f"min(CASE WHEN {says} THEN {column} END) AS {name}")
+            which = "min" if name in LEAST else "max"
+            aggregates.append(f"{which}(CASE WHEN {says} THEN {column} END) AS {name}")
         else:
             rest.append(f"CAST(NULL AS BIGINT) AS {name}")
     for role, name in _ROWS.items():
@@ -177,29 +173,49 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
     return grouped.withColumnRenamed("unkeyed_role", "role").selectExpr("*", *rest)
 
 
+_PLACES: Final = {
+    "set_aside": "aside",
+    "dead_lettered": "dead",
+    "expired": "(expired + dead_expired)",
+    "cancelled": "cancelled",
+    "in_backlog": "backlog",
+    "in_spool": "spool",
+}
+"""How many copies each of PLACES can explain."""
+
+
 def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
     """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
     was the drain's send, or the send whose answer never came.
     """
     late = "false" if until is None else f"accepted_ms >= {int(until.timestamp() * 1000)}L"
-    counted = grouped.selectExpr(
+    # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
+    before_it = "CASE WHEN last_backlog_ms > cancelled_ms THEN cancelled_there ELSE 0L END"
+    parked = "CASE WHEN cancelled_before > 0 THEN greatest(sent_backlog, cancelled_before + 1) ELSE sent_backlog END"
+    counted = grouped.selectExpr("*", f"{before_it} AS cancelled_before").selectExpr(
         "status",
         "role",
         "unkeyed_rows",
         *KEY,
         "sent_backlog > 0 OR parked > 0 AS is_detoured",
         # What is in a spool was confirmed to its sender by the spool, whether a ledger of sends has it or not.
-        "greatest(CASE WHEN sent_backlog > 0 THEN sent_backlog ELSE sent_direct END, spool) AS accepted",
+        f"greatest(CASE WHEN sent_backlog > 0 THEN {parked} ELSE sent_direct END, spool) AS accepted",
+        "cancelled_before",
         f"CASE WHEN stored > 0 THEN stored ELSE delivered + {DELIVERED_TOPIC} END AS found",
         f"delivered + {DELIVERED_TOPIC} AS handed_out",
         "coalesce(backlog_ms, direct_ms, spool_ms) AS accepted_ms",
         "coalesce(stored_ms, delivered_ms) AS arrived_ms",
         "stored_sequence",
         "session",
-        *[
-            f"greatest({name}, 0L) AS {name}"
-            for name in ("backlog", "aside", "dead", "expired", "cancelled", "spool")
-        ],
+        "greatest(backlog, 0L) AS backlog",
+        "cancelled",
+        "spool",
+        # A copy may be in the audit log of the backlog and in the listing of its dead-letter queue, and there without its reason.
+        "greatest(aside, aside_listed - greatest(expired - expired_listed, 0L), 0L) AS aside",
+        "greatest(expired, expired_listed) AS expired",
+        # Of the dead letters of a destination, those that it stored are among the arrived.
+        "greatest(dead - stored, 0L) AS dead",
+        "greatest(dead_expired - greatest(stored - dead, 0L), 0L) AS dead_expired",
         "dead_there",
         "expired_there",
         *_ROWS.values(),
@@ -208,21 +224,15 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "*", "least(accepted, found) AS arrived", "accepted - least(accepted, found) AS missing"
     )
     # Each place takes what the places before it left.
-    taken = [
-        ("set_aside", "aside"),
-        ("dead_lettered", "dead"),
-        ("expired", "expired"),
-        ("cancelled", "cancelled"),
-        ("in_backlog", "backlog"),
-        ("in_spool", "spool"),
-    ]
     before, shares = "0L", []
-    for fate, place in taken:
+    for fate in PLACES:
+        place = _PLACES[fate]
         shares.append(f"greatest(least(missing - least(missing, {before}), {place}), 0L) AS fate_{fate}")
         before = f"{before} + {place}"
     rest = f"(missing - least(missing, {before}))"
     # The same id and body accepted again and there once is one message, recorded twice.
-    absorbed = f"(message_id <> '' AND found + {before} > 0)"
+    # A copy that expired in the backlog or was cancelled is gone: what was accepted beside it must be somewhere itself.
+    absorbed = "(message_id <> '' AND greatest(found - cancelled_before, 0L) + aside + dead + dead_expired + backlog + spool > 0)"
     return placed.selectExpr("*", *shares).selectExpr(
         "status",
         "role",
@@ -231,7 +241,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "accepted",
         "found",
         "arrived",
-        *[f"fate_{fate} AS {fate}" for fate, _ in taken],
+        *[f"fate_{fate} AS {fate}" for fate in PLACES],
         f"CASE WHEN {absorbed} OR NOT {late} THEN 0L ELSE {rest} END AS in_flight",
         f"CASE WHEN {absorbed} OR {late} THEN 0L ELSE {rest} END AS lost",
         f"CASE WHEN {absorbed} THEN {rest} ELSE 0L END AS absorbed",

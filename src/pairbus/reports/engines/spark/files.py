@@ -1,4 +1,4 @@
-"""Lines of JSON and cells of CSV on Spark."""
+"""Files on Spark: lines of JSON, cells of CSV, Parquet that other programs read as well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from pairbus.reports.inputs import MILLISECONDS_PATTERN, TIME_PATTERN
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 JSON_OPTIONS: Final = {
     "mode": "PERMISSIVE",
@@ -19,6 +19,25 @@ JSON_OPTIONS: Final = {
     "allowNonNumericNumbers": "false",
 }
 """Strict JSON; a line that is not is kept whole in ``_raw``."""
+
+
+_TIME_TYPE: Final = "spark.sql.parquet.outputTimestampType"
+
+
+def write_parquet(rows: DataFrame, path: str) -> None:
+    """Write rows in place of what is at ``path``, with times that name their zone. Spark's own default is a type of times without one."""
+    conf = rows.sparkSession.conf
+    before = str(conf.get(_TIME_TYPE))
+    conf.set(_TIME_TYPE, "TIMESTAMP_MICROS")
+    try:
+        rows.write.mode("overwrite").parquet(path)
+    finally:
+        conf.set(_TIME_TYPE, before)
+
+
+def source_column() -> Column:
+    """The name of the file of a row. Spark writes ``file:/`` for files of this machine, where others write ``file:///``."""
+    return f.regexp_replace(f.col("_metadata.file_path"), "^file:/+", "file:///")
 
 
 def time_column(name: str) -> Column:

@@ -35,7 +35,7 @@ from pairbus.reports.engines.audit_log import (
     SENT,
     SPOOL,
 )
-from pairbus.reports.engines.spark.files import JSON_OPTIONS, time_column
+from pairbus.reports.engines.spark.files import JSON_OPTIONS, source_column, time_column
 from pairbus.reports.inputs import Inputs, spark_path
 
 if TYPE_CHECKING:
@@ -115,15 +115,25 @@ def _deletions(spark: SparkSession, files: Sequence[DataFrame], with_body: bool)
 
 def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
     found = []
-    source = f.col("_metadata.file_path").alias("source")
+    source = source_column().alias("source")
     plain = t.StructType([t.StructField(name, _type(name)) for name in COLUMNS])
-    if inputs.parquet:
-        files = (
-            spark.read.schema(plain)
-            .option("recursiveFileLookup", "true")
-            .parquet(*map(spark_path, inputs.parquet))
-        )
-        found.append(files.select(*COLUMNS, f.lit(None).cast("string").alias("broken"), source))
+    fine = set(inputs.nanoseconds)
+    for paths, kind, time in (
+        ([path for path in inputs.parquet if path not in fine], t.TimestampType(), "time"),
+        (inputs.nanoseconds, t.LongType(), "timestamp_micros(time div 1000) AS time"),
+    ):
+        if paths:
+            fields = [
+                t.StructField(name, kind) if name == "time" else t.StructField(name, _type(name))
+                for name in COLUMNS
+            ]
+            files = (
+                spark.read.schema(t.StructType(fields))
+                .option("recursiveFileLookup", "true")
+                .parquet(*map(spark_path, paths))
+            )
+            columns = [f.expr(time) if name == "time" else f.col(name) for name in COLUMNS]
+            found.append(files.select(*columns, f.lit(None).cast("string").alias("broken"), source))
     if inputs.lines:
         fields = [t.StructField(name, t.StringType() if name == "time" else _type(name)) for name in COLUMNS]
         schema = t.StructType([*fields, t.StructField("_raw", t.StringType())])
@@ -197,9 +207,7 @@ def _quoted(words: Sequence[str]) -> str:
 _SENDS: Final = f"kind IN ({_quoted(SENDS)})"
 _GONE: Final = f"kind IN ({_quoted(DELIVERIES)})"
 _HELD: Final = f"kind IN ({_quoted(HELD)})"
-_LAPSED: Final = (
-    f"(kind = '{EXPIRED}' OR (kind = '{DEAD_LETTERED}' AND coalesce(detail, '') = '{log.REASON_EXPIRED}'))"
-)
+_LAPSED: Final = f"(kind = '{EXPIRED}' OR ((kind = '{DEAD_LETTERED}' OR role = '{DEAD_LETTER}') AND coalesce(detail, '') = '{log.REASON_EXPIRED}'))"
 _LEFT: Final = f"kind IN ({_quoted((*DELIVERIES, *REMOVED, EXPIRED, DEAD_LETTERED))})"
 _QUEUE: Final = rf"regexp_replace(place, r'({re.escape(log.TRANSFER_DEAD_PATH)})?({re.escape(log.DEAD_LETTER_PATH)})?$', '')"
 """The backlog queue of a place, which may be its dead-letter queue."""
@@ -215,12 +223,15 @@ _UP: Final = {
     "delivered_topic": f"{_THERE} AND {_GONE} AND NOT is_dead AND is_topic",
     "dead_there": f"{_THERE} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}",
     "expired_there": f"{_THERE} AND {_LAPSED}",
+    "cancelled_there": f"{_THERE} AND kind = '{CANCELLED}' AND NOT is_dead",
     "parked": f"{_QUEUED} AND (kind = 'sent' OR {_HELD}) OR {_ASIDE} AND {_HELD} OR {_LISTED} AND is_backlog",
     "backlog": f"{_QUEUED} AND (kind = 'sent' OR {_HELD})",
-    "aside": f"({_QUEUED} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}) OR ({_ASIDE} AND {_HELD}) "
-    f"OR ({_LISTED} AND is_backlog AND NOT {_LAPSED})",
+    "aside": f"({_QUEUED} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}) OR ({_ASIDE} AND {_HELD})",
+    "aside_listed": f"{_LISTED} AND is_backlog AND NOT {_LAPSED}",
     "dead": f"{_LISTED} AND NOT is_backlog AND NOT {_LAPSED}",
-    "expired": f"({_QUEUED} OR {_LISTED}) AND {_LAPSED}",
+    "expired": f"{_QUEUED} AND {_LAPSED}",
+    "dead_expired": f"{_LISTED} AND NOT is_backlog AND {_LAPSED}",
+    "expired_listed": f"{_LISTED} AND is_backlog AND {_LAPSED}",
     "cancelled": f"({_QUEUED} OR {_ASIDE}) AND kind = '{CANCELLED}'",
     "spool": f"role = '{SPOOL}' AND kind <> '{ENTITY_DELETED}'",
 }

@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 
 from pairbus.reports.bill.model import CONNECTIONS, HOUR_MS, OPERATIONS, STAGES
 from pairbus.reports.engines import usage_log as log
-from pairbus.reports.engines.spark.files import JSON_OPTIONS, time_column
+from pairbus.reports.engines.spark.files import JSON_OPTIONS, source_column, time_column
 from pairbus.reports.engines.usage_log import COLUMNS, EVENT, NAMES, VALUES, UsageRange
 from pairbus.reports.inputs import Inputs, spark_path
 
@@ -88,7 +88,6 @@ def has_repeats(usage: Usage) -> bool:
 
 def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
     found: list[DataFrame] = []
-    source = f.col("_metadata.file_path")
     unsure = set(inputs.unsure)
     for files, hour in (
         # The hour is parsed from the path of every row, so only where a file's own statistics leave it open.
@@ -106,8 +105,8 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
                 rows.select(
                     *COLUMNS,
                     f.lit(None).cast("string").alias("broken"),
-                    source.alias("source"),
-                    source.alias("part"),
+                    source_column().alias("source"),
+                    f.col("_metadata.file_path").alias("part"),
                     f.expr(hour).alias("file_hour"),
                 )
             )
@@ -118,7 +117,7 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
                 time_column("bucket").alias("bucket"),
                 *COLUMNS[1:],
                 f.col("_raw").alias("broken"),
-                source.alias("source"),
+                source_column().alias("source"),
                 f.coalesce("part", f.lit("")).alias("part"),
                 f.lit(None).cast("long").alias("file_hour"),
             )
