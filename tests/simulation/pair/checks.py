@@ -42,9 +42,9 @@ class Checks:
         self._refused: dict[Key, int] = {}
         self._trials: dict[str, int] = {}
         self._secondary_back: dict[str, int] = {}
-        self._returned: dict[tuple[str, str], int] = {}
-        """When a queue that had refused accepted again."""
         """When a backlog queue last accepted a message while all of a client had refused."""
+        self._returned: dict[Key, int] = {}
+        """When a queue that had refused accepted again."""
         self._acknowledged: set[tuple[str, int] | tuple[str, int, int] | None] = set()
 
     def _require(self, claim: object, text: str) -> None:
