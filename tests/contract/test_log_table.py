@@ -13,6 +13,7 @@ from pairbus.storage.table.ports import (
     FrameReader,
     FrameWriter,
     LeaseTable,
+    LogShortened,
     SequenceTaken,
     ShardMoved,
 )
@@ -166,12 +167,13 @@ def test_numbers_are_filled_up_to_the_end_of_a_range_all_or_none(parts: Parts) -
     assert parts.writer.range_end(RANGE_FRAMES) == 2 * RANGE_FRAMES
     parts.writer.fill(3, RANGE_FRAMES, 1)
     insert(parts.writer, RANGE_FRAMES)
-    insert(parts.writer, RANGE_FRAMES + 3)
+    for sequence in range(RANGE_FRAMES + 1, RANGE_FRAMES + 4):
+        insert(parts.writer, sequence)
     with pytest.raises(SequenceTaken):
         parts.writer.fill(RANGE_FRAMES + 1, 2 * RANGE_FRAMES, 1)
     frames = list(parts.reader.heads(3, 3 * RANGE_FRAMES))
-    assert [frame.sequence for frame in frames] == [*range(3, RANGE_FRAMES + 1), RANGE_FRAMES + 3]
-    assert all(not frame.head and not frame.body_bytes for frame in frames[:-2])
+    assert [frame.sequence for frame in frames] == list(range(3, RANGE_FRAMES + 4))
+    assert all(not frame.head and not frame.body_bytes for frame in frames[:-4])
     assert parts.writer.mark_of(3) == FrameMark(1, 0)
     parts.writer.drop_below(RANGE_FRAMES)
     assert parts.reader.oldest() == RANGE_FRAMES
@@ -186,7 +188,9 @@ def test_a_number_that_was_dropped_is_still_taken(parts: Parts) -> None:
     sleeper = parts.another_writer()
     insert(sleeper, 2)
     fresh = parts.another_writer()
-    for sequence in range(3, 4 * RANGE_FRAMES):
+    parts.lease.release(1)
+    assert acquired(parts.lease).fence == 3
+    for sequence in range(4, 4 * RANGE_FRAMES):
         insert(parts.writer, sequence, epoch=2)
     parts.writer.drop_below(3 * RANGE_FRAMES)
     for writer in (sleeper, fresh):
@@ -290,10 +294,64 @@ def test_a_shard_that_another_node_has_taken_or_that_was_given_back_is_not_moved
     held = acquired(parts.lease, "mover")
     parts.lease.release(held.epoch)
     assert not parts.lease.move_away(held.epoch, "elsewhere")
-    other = acquired(parts.another_lease(), "b")
+    another = parts.another_lease()
+    other = acquired(another, "b")
     assert not parts.lease.move_away(held.epoch, "elsewhere")
-    assert parts.lease.renew(other.epoch, "b:1", LEASE_MS)
+    assert another.renew(other.epoch, "b:1", LEASE_MS)
     assert parts.lease.look().owner == "b"
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("last", [2, RANGE_FRAMES - 1, RANGE_FRAMES + 1])
+def test_a_frame_is_added_only_directly_behind_one_of_its_owner(parts: Parts, last: int) -> None:
+    acquired(parts.lease)
+    mark = FrameMark(1, 0)
+    for sequence in range(2, last + 1):
+        mark = insert(parts.writer, sequence)
+    for sequence in (last + 2, last + RANGE_FRAMES, last + 5 * RANGE_FRAMES):
+        for writer in (parts.writer, parts.another_writer()):
+            with pytest.raises(LogShortened) as shortened:
+                insert(writer, sequence)
+            assert shortened.value.last == last
+            with pytest.raises(LogShortened):
+                writer.fill(sequence, sequence + 1, 1)
+    wrong = mark.checksum ^ 1
+    for epoch, after in ((2, None), (1, wrong)):
+        with pytest.raises(SequenceTaken):
+            parts.writer.insert(last + 1, FrameMark(epoch, 9), b"h", [b"b"], after)
+        with pytest.raises(SequenceTaken):
+            parts.writer.fill(last + 1, last + 2, epoch, after)
+    assert numbers(parts.reader, 1, 100) == list(range(1, last + 1)), "nothing was changed"
+    parts.writer.insert(last + 1, FrameMark(1, (1 << 64) - 1), b"h", [b"b"], mark.checksum)
+    parts.writer.fill(last + 2, last + 3, 1, (1 << 64) - 1)
+    assert numbers(parts.reader, 1, 100) == list(range(1, last + 3))
+
+
+@pytest.mark.promise("S1", "S3")
+def test_a_renewal_looks_for_the_newest_frame(parts: Parts) -> None:
+    acquired(parts.lease)
+    insert(parts.writer, 2)
+    assert parts.lease.renew(1, "a:1", SHORT_LEASE_MS, 2)
+    with pytest.raises(LogShortened) as shortened:
+        parts.lease.renew(1, "a:1", 100 * LEASE_MS, 5)
+    assert shortened.value.last == 2
+    assert parts.lease.look().remaining_ms <= SHORT_LEASE_MS
+    parts.lease.release(1)
+    assert not parts.lease.renew(1, "a:1", LEASE_MS, 5), "another may own it: that counts first"
+
+
+@pytest.mark.promise("S2")
+def test_a_renewal_needs_the_name_of_the_owner_beside_the_epoch(parts: Parts) -> None:
+    """A failover may lose an acquisition, and the next owner then gets the same epoch."""
+    acquired(parts.lease, "a")
+    parts.lease.release(1)
+    former = parts.another_lease()
+    assert acquired(former, "a").epoch == 2
+    former.release(2)
+    now = parts.another_lease()
+    epoch = acquired(now, "b").epoch
+    assert not former.renew(epoch, "a:1", LEASE_MS)
+    assert now.renew(epoch, "b:1", LEASE_MS)
 
 
 @pytest.mark.promise("S1", "S6")

@@ -6,7 +6,18 @@ import random
 
 import pytest
 
-from pairbus.storage.table.ports import FrameMark, OutcomeUnknown, SequenceTaken, TableFull
+from pairbus.engine.records import MessageStored
+from pairbus.errors import StoreFenced
+from pairbus.model.message import Message
+from pairbus.storage.table.ports import (
+    Acquired,
+    FrameMark,
+    LogShortened,
+    OutcomeUnknown,
+    SequenceTaken,
+    TableFull,
+)
+from pairbus.storage.table.store import TableStore
 from tests.simulation.cluster.database import ROW_BYTES, Database, Faults
 from tests.simulation.cluster.table import SimulatedTable
 from tests.simulation.virtual_time import Machine, VirtualTime
@@ -177,3 +188,56 @@ def test_space_is_given_back_by_whole_ranges_and_its_numbers_stay_taken() -> Non
         writer.insert(2, MINE, b"", [])
     writer.insert(10, MINE, b"0123456789", [b"x"])
     assert reader.bodies([10, 99]) == {10: b"x"}
+
+
+@pytest.mark.promise("S1", "S3")
+@pytest.mark.parametrize("lacks", [1, 2, 5, 9])
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_standby_without_the_last_commits_ends_the_owner_and_the_next_one_serves_what_is_there(
+    lacks: int, is_sent: bool
+) -> None:
+    """Whether the owner sends again or only renews its lease: nothing is written behind the hole."""
+    bench = Bench(range_frames=4)
+    table = bench.table()
+    lease = table.lease()
+    held = lease.acquire("a", "a:1", LEASE_MS)
+    assert held is not None
+    store = opened(table, held)
+    for number in range(1, 13):
+        send(store, number)
+
+    bench.database.fail_over(lacks=lacks)
+    if is_sent:
+        with pytest.raises(StoreFenced, match=f"lacks the last {lacks} frame"):
+            send(store, 13)
+    else:
+        with pytest.raises(OutcomeUnknown):
+            lease.renew(held.epoch, "a:1", LEASE_MS, store.newest)  # the connection was lost
+        with pytest.raises(LogShortened):
+            lease.renew(held.epoch, "a:1", LEASE_MS, store.newest)
+
+    again = bench.table()
+    again.lease().release(held.epoch)
+    taken = again.lease().acquire("b", "b:1", LEASE_MS)
+    assert taken is not None
+    found: list[int] = []
+    opened(again, taken, found)
+    assert found == list(range(1, 13 - lacks))
+
+
+def opened(table: SimulatedTable, held: Acquired, found: list[int] | None = None) -> TableStore:
+    """The store of an owner. ``found`` gets the numbers of its messages."""
+    store = TableStore(
+        table.writer(), table.reader(), epoch=held.epoch, fence=held.fence, pause=lambda _: None, reserve_bytes=0, is_background=False
+    )  # fmt: skip
+    for record in store.replay():
+        if found is not None and isinstance(record, MessageStored):
+            found.append(record.message.sequence_number)
+    return store
+
+
+def send(store: TableStore, number: int) -> None:
+    store.append(MessageStored(4, Message(number, 1000, 0, 3, None), b"abc", b""))
+    batch = store.seal()
+    assert batch is not None
+    store.commit(batch)

@@ -73,6 +73,8 @@ class Assembly:
     meter: Meter | None = None
     usage_writer: UsageWriter | None = None
     """None: what is counted is not kept."""
+    newest_frame: Callable[[], int] | None = None
+    """Tells the last frame of a shard's log that is durable; may be called by any thread. None: the store is not a shard's."""
     declare_rest: Callable[[int], bool] | None = None
     """Makes the declared entities that the disk had no room for at the start; True: they are there. None: there are none."""
 
@@ -184,7 +186,8 @@ def assemble_shard(
         def over_store(options: Options, now: int) -> Assembly:
             return assemble(options, now, store)
 
-        return (over_store if wrap is None else wrap(over_store))(options, now)
+        assembly = (over_store if wrap is None else wrap(over_store))(options, now)
+        return replace(assembly, newest_frame=lambda: store.newest)
 
     return assembled
 

@@ -35,12 +35,14 @@ class WatchedWriter:
         self.last: tuple[int, FrameMark] | None = None
         """Number and mark of the last frame that was to be added."""
 
-    def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+    def insert(
+        self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes], after: int | None = None
+    ) -> None:
         """See FrameWriter."""
         sequence += self._shift
         self.last = (sequence, mark)
         try:
-            self._writer.insert(sequence, mark, head, body)
+            self._writer.insert(sequence, mark, head, body, after)
         except OutcomeUnknown:
             if self._bugs.assumes_committed:
                 return
@@ -57,11 +59,11 @@ class WatchedWriter:
         if not self._bugs.no_barrier:
             self._writer.barrier()
 
-    def fill(self, first: int, end: int, epoch: int) -> None:
+    def fill(self, first: int, end: int, epoch: int, after: int | None = None) -> None:
         """See FrameWriter."""
         first, end = first + self._shift, end + self._shift
         self.last = (end - 1, FrameMark(epoch, 0))
-        self._writer.fill(first, end, epoch)
+        self._writer.fill(first, end, epoch, after)
 
     def range_end(self, sequence: int) -> int:
         """See FrameWriter."""

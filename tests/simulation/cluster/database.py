@@ -370,10 +370,13 @@ class Database:
         self._cut_all(server)
         server.wake()
 
-    def fail_over(self, *, is_cut_off: bool = False, lingers_ms: int = 0, standby_ms: int = 0) -> None:
+    def fail_over(
+        self, *, is_cut_off: bool = False, lingers_ms: int = 0, standby_ms: int = 0, lacks: int = 0
+    ) -> None:
         """The standby becomes the primary (rule 3).
 
         Args:
+            lacks: So many of the last commits it does not have although they were acknowledged: it was not a synchronous one.
             is_cut_off: The former primary lives on for ``lingers_ms`` without knowing.
             standby_ms: How long it takes until the new primary has a standby.
         """
@@ -382,7 +385,9 @@ class Database:
         if former.replicated < len(former.log):
             self.count("a failover lost what was never acknowledged")
         former.is_superseded = True
-        self.primary = Server(former.log[: former.replicated])
+        if lacks:
+            self.count("a failover lost what was acknowledged")
+        self.primary = Server(former.log[: max(0, former.replicated - lacks)])
         for entry in self.primary.log:
             entry.on_visible = None
         self.primary.has_standby = False

@@ -187,7 +187,7 @@ class Node:
         held = self.keeper.view().held
         if held is not None and held.epoch == serving.life:
             self.serving = serving
-            self.keeper.replayed()
+            self.keeper.replayed(lambda: serving.store.newest)
             serving.start()
             self.keeper.publish(self.name)
 
@@ -232,8 +232,8 @@ class CountedFromTheAnswer:
         self._node = node
         self._table = table
 
-    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
-        is_ours = self._table.renew(epoch, address, lease_ms)
+    def renew(self, epoch: int, address: str, lease_ms: int, newest: int = 0) -> bool:
+        is_ours = self._table.renew(epoch, address, lease_ms, newest)
         self._node.lease._sent_ns = self._node.now_ns()
         return is_ours
 
@@ -269,7 +269,11 @@ class Serving:
         self._is_draining = False
         self.sockets: list[Socket] = []
         self.clock = BrokerClock(node.wall_ns, node.now_ns)
-        self.writer = WatchedWriter(node.table.writer(), world.planted, world.database.faults.range_frames)
+        table = node.table.writer()
+        # These two would be caught by that check, and are to be caught without it.
+        planted = world.planted
+        table.checks_the_frame_before = not (planted.no_fence_frame or planted.retries_with_a_new_number)
+        self.writer = WatchedWriter(table, planted, world.database.faults.range_frames)
         reader = FaultyReader(node.table.reader(), acquired, world.planted, world.chance)
         self.store = CheckedStore(
             self.writer,

@@ -12,6 +12,7 @@ from pairbus.storage.table.ports import (
     DatabaseCopies,
     FrameHead,
     FrameMark,
+    LogShortened,
     NodeEntry,
     Ownership,
     SequenceTaken,
@@ -87,7 +88,12 @@ class _Part:
 class SimulatedWriter(_Part):
     """See ``ports.FrameWriter``."""
 
-    def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+    checks_the_frame_before = True
+    """False plants a bug: a frame is added behind a hole."""
+
+    def insert(
+        self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes], after: int | None = None
+    ) -> None:
         frame = Frame(sequence, mark, bytes(head), b"".join(body))
         capacity = self.database.faults.capacity_bytes
 
@@ -95,13 +101,23 @@ class SimulatedWriter(_Part):
             yield frame_key(sequence)
             if sequence in state.frames or sequence < state.dropped:
                 raise SequenceTaken(f"frame {sequence} is there already")
+            self._check_before(state, sequence, mark.epoch, after)
             if state.used_bytes() + frame.used_bytes() > capacity:
                 raise TableFull("the database has no space left")
             return None, [frame]
 
         self._call(work)
 
-    def fill(self, first: int, end: int, epoch: int) -> None:
+    def _check_before(self, state: State, sequence: int, epoch: int, after: int | None) -> None:
+        if sequence == 1 or not self.checks_the_frame_before:
+            return
+        before = state.frames.get(sequence - 1)
+        if before is None and state.last < sequence:
+            raise LogShortened(max(state.frames, default=0))
+        if before is None or before.mark.epoch != epoch or after not in (None, before.mark.checksum):
+            raise SequenceTaken(f"frame {sequence - 1} was written by another")
+
+    def fill(self, first: int, end: int, epoch: int, after: int | None = None) -> None:
         capacity = self.database.faults.capacity_bytes
         frames = [Frame(sequence, FrameMark(epoch, 0), b"", b"") for sequence in range(first, end)]
 
@@ -110,6 +126,7 @@ class SimulatedWriter(_Part):
                 yield frame_key(frame.sequence)
                 if frame.sequence in state.frames or frame.sequence < state.dropped:
                     raise SequenceTaken(f"frame {frame.sequence} is there already")
+            self._check_before(state, first, epoch, after)
             if state.used_bytes() + sum(frame.used_bytes() for frame in frames) > capacity:
                 raise TableFull("the database has no space left")
             return None, list(frames)
@@ -202,6 +219,7 @@ class SimulatedLease(_Part):
 
     has_fence = True
     """False plants a bug: a new owner adds no fence frame."""
+    _owner = ""
 
     def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
         database = self.database
@@ -222,16 +240,21 @@ class SimulatedLease(_Part):
             fence = Frame(last + 1, FrameMark(changed.epoch, 0), b"", b"")
             return Acquired(changed.epoch, last + 1), [changed, fence]
 
-        return cast("Acquired | None", self._call(work))
+        acquired = cast("Acquired | None", self._call(work))
+        if acquired is not None:
+            self._owner = owner
+        return acquired
 
-    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
+    def renew(self, epoch: int, address: str, lease_ms: int, newest: int = 0) -> bool:
         database = self.database
 
         def work(state: State) -> Work:
             yield SHARD_ROW
             row = state.row
-            if row.epoch != epoch or not row.owner:
+            if row.epoch != epoch or not row.owner or self._owner not in ("", row.owner):
                 return False, []
+            if newest and newest not in state.frames:
+                raise LogShortened(max(state.frames, default=0))
             return True, [ShardRow(epoch, row.owner, address, database.now() + lease_ms)]
 
         return cast("bool", self._call(work))

@@ -27,6 +27,7 @@ from pairbus.storage.table.bodies import Bodies, BodyTable, HeadRequest
 from pairbus.storage.table.ports import (
     FrameHead,
     FrameMark,
+    LogShortened,
     OutcomeUnknown,
     SequenceTaken,
     TableFailed,
@@ -75,10 +76,13 @@ class FakeTable:
             raise step
         return step
 
-    def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+    def insert(
+        self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes], after: int | None = None
+    ) -> None:
         step = self._scripted("insert")
         if sequence in self.rows or sequence < self.dropped_below:
             raise SequenceTaken(str(sequence))
+        self._check_before(sequence, FrameMark(mark.epoch, after or 0))
         if step == "full" or self.used() + len(head) + len(b"".join(body)) + ROW_BYTES > self.capacity:
             raise TableFull("full")
         if step != "lost":
@@ -86,10 +90,18 @@ class FakeTable:
         if step in ("lost", "unanswered"):
             raise OutcomeUnknown(step)
 
-    def fill(self, first: int, end: int, epoch: int) -> None:
+    def _check_before(self, sequence: int, expected: FrameMark) -> None:
+        before = self.rows.get(sequence - 1)
+        if before is None:
+            raise LogShortened(max(self.rows, default=0))
+        if before.mark != expected:
+            raise SequenceTaken(str(sequence))
+
+    def fill(self, first: int, end: int, epoch: int, after: int | None = None) -> None:
         step = self._scripted(f"fill {first} {end}")
         if any(one in self.rows or one < self.dropped_below for one in range(first, end)):
             raise SequenceTaken(str(first))
+        self._check_before(first, FrameMark(epoch, after or 0))
         if self.used() + (end - first) * ROW_BYTES > self.capacity:
             raise TableFull("full")
         if step != "lost":
@@ -230,10 +242,12 @@ def test_a_commit_that_a_failover_took_back_is_written_again() -> None:
     table.script = ["unanswered", OutcomeUnknown("the primary is gone")]
     original = table.insert
 
-    def insert(sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+    def insert(
+        sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes], after: int | None = None
+    ) -> None:
         if table.calls.count("insert") == 2:
             table.rows.pop(sequence, None)
-        original(sequence, mark, head, body)
+        original(sequence, mark, head, body, after)
 
     table.insert = insert  # type: ignore[method-assign]
     send(store, 1)
@@ -251,6 +265,39 @@ def test_a_number_that_another_owner_took_fences_the_store_for_good() -> None:
     del table.rows[max(table.rows)]
     with pytest.raises(StoreFailed, match="failed before"):
         send(store, 3)
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize(("lost", "told"), [(1, "the last 1 frame "), (3, "the last 3 frames ")])
+def test_nothing_is_written_behind_a_hole(lost: int, told: str) -> None:
+    """A standby without the last commits was promoted: the owner ends, and the next one serves what is there."""
+    table = FakeTable()
+    store, _ = opened(table, 1)
+    for number in range(1, 6):
+        send(store, number)
+    newest = max(table.rows)
+    for sequence in range(newest - lost + 1, newest + 1):
+        del table.rows[sequence]
+    with pytest.raises(StoreFenced, match=f"lacks {told}.*frame {newest} was acknowledged") as caught:
+        send(store, 6)
+    assert "a standby without them was promoted" in str(caught.value)
+    assert max(table.rows) == newest - lost
+    _, records = opened(table, 2)
+    found = [one.message.sequence_number for one in records if isinstance(one, MessageStored)]
+    assert found == list(range(1, 6 - lost))
+
+
+@pytest.mark.promise("S1", "S2")
+def test_a_frame_of_another_history_in_the_place_of_our_last_one_fences_the_store() -> None:
+    """A failover lost an acquisition, and the next owner got the same epoch: the checksum tells whose the frame before is."""
+    table = FakeTable()
+    store, _ = opened(table, 1)
+    send(store, 1)
+    last = max(table.rows)
+    table.rows[last] = Row(FrameMark(1, 12345), b"", b"")
+    with pytest.raises(StoreFenced):
+        send(store, 2)
+    assert max(table.rows) == last
 
 
 @pytest.mark.promise("S2")

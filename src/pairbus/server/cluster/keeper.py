@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import StorageError
+from pairbus.errors import StorageError, StoreFenced
 from pairbus.server.cluster.lease import Lease, LeaseCall, LeaseState
 from pairbus.server.cluster.status import STOPPED
-from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, ShardMoved
+from pairbus.storage.table.appender import shortened
+from pairbus.storage.table.ports import LogShortened, OutcomeUnknown, SequenceTaken, ShardMoved
 
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import (
@@ -65,8 +66,8 @@ class LeaseView:
     """How long this node may still write without a renewal."""
     copies: DatabaseCopies | None = None
     """The standbys of the database, as the owner last saw them; None: not the owner, or the database does not tell."""
-    moved: ShardMoved | None = None
-    """The namespace was moved out of this database: this node ends, as one that is fenced does."""
+    ending: StorageError | None = None
+    """Why this node is fenced, if it is known: the namespace was moved out of this database, or the database lost a part of the log."""
 
 
 class LeaseKeeper:
@@ -111,7 +112,8 @@ class LeaseKeeper:
         self._failures = {_LEASE: "", _REPORT: ""}
         """What is wrong with each of the two connections; empty: nothing."""
         self._is_doubled = False
-        self._moved: ShardMoved | None = None
+        self._ending: StorageError | None = None
+        self._newest: Callable[[], int] = _none
         self.renewals = self.failures = self.acquisitions = 0
         self._thread = threading.Thread(target=self._run, name=f"{entry.node}-lease", daemon=True)
 
@@ -157,14 +159,15 @@ class LeaseKeeper:
                 lag_ms=(now - self._answered_ns) // 1_000_000,
                 writes_ms_left=max(0, self._lease.writes_until_ns - now) // 1_000_000,
                 copies=self._copies if self._lease.held is not None else None,
-                moved=self._moved,
+                ending=self._ending,
             )
 
     # Reported by the node.
 
-    def replayed(self) -> None:
-        """The engine is built: output may be written."""
+    def replayed(self, newest: Callable[[], int] | None = None) -> None:
+        """The engine is built: output may be written. ``newest``: tells the last frame that is durable; each renewal looks for it."""
         with self._condition:
+            self._newest = newest or _none
             self._lease.replayed()
 
     def publish(self, address: str) -> None:
@@ -193,6 +196,7 @@ class LeaseKeeper:
         """Nothing more is said under the old epoch: the lease is given back."""
         with self._condition:
             self._address = ""
+            self._newest = _none
             self._lease.drained(self._clock_ns())
             self._condition.notify()
 
@@ -245,7 +249,7 @@ class LeaseKeeper:
             elif call is LeaseCall.ACQUIRE:
                 self._acquire()
             elif call is LeaseCall.RENEW:
-                is_ours = self._table.renew(epoch, self._address, lease.lease_ms)
+                is_ours = self._renew(epoch)
                 if not is_ours:
                     self._learn_why()
                 with self._condition:
@@ -255,9 +259,9 @@ class LeaseKeeper:
                 self._table.release(epoch)
                 with self._condition:
                     lease.released(self._clock_ns())
-        except ShardMoved as error:
+        except (ShardMoved, StoreFenced) as error:
             with self._condition:
-                self._moved = error
+                self._ending = error
                 lease.fenced()
         except StorageError as error:
             with self._condition:
@@ -269,6 +273,16 @@ class LeaseKeeper:
         with self._condition:
             self._condition.notify_all()
         return has_woken
+
+    def _renew(self, epoch: int) -> bool:
+        # Asked first: what is durable now must be there when the renewal arrives.
+        newest = self._newest()
+        try:
+            return self._table.renew(epoch, self._address, self._lease.lease_ms, newest)
+        except LogShortened as error:
+            with contextlib.suppress(StorageError):
+                self._table.release(epoch)  # another node need not wait for the end of the lease
+            raise shortened(newest, error) from None
 
     def _learn_why(self) -> None:
         """The shard has another epoch: raises ShardMoved if that is because the namespace was moved elsewhere."""
@@ -391,3 +405,7 @@ class LeaseKeeper:
             # A request that was answered while the report was under way is not asked again.
             self._asked, self._known = ("" if self._done else asked), known
         self._changed(False)
+
+
+def _none() -> int:
+    return 0

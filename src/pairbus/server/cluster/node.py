@@ -306,7 +306,7 @@ class Node:
         self._see_state(view)
         self._see_owner(view)
         if view.state is LeaseState.FENCED:
-            self._end_fenced(view.moved)
+            self._end_fenced(view.ending)
         elif view.state is LeaseState.REPLAYING and not self._is_building and view.held is not None:
             self._is_building = True
             self._spawn(self._build(view.held))
@@ -420,7 +420,7 @@ class Node:
             assembly = await self._run(
                 self._assemble, self._options, self._clock(), acquired, self._may_retry
             )
-            keeper.replayed()
+            keeper.replayed(assembly.newest_frame)
             server = Server(
                 self._options, assemble=lambda *_: assembly, clock=self._clock, page=self._page, seat=self
             )
@@ -514,8 +514,8 @@ class Node:
         """A commit without an answer is repeated until it is known, also in silence: the key of its row makes that safe (S5)."""
         return not self._is_stopping and self._state is not LeaseState.FENCED
 
-    def _end_fenced(self, moved: Exception | None) -> None:
-        error = moved or StoreFenced(
+    def _end_fenced(self, why: Exception | None) -> None:
+        error = why or StoreFenced(
             f"another node has taken the namespace {self._options.namespace}; start this one again, and it takes part as before"
         )
         if self._server is not None:

@@ -27,7 +27,12 @@ int8 = _INT8.pack
 
 def unsigned8(value: int) -> bytes:
     """A number of 64 bits without a sign, which PostgreSQL does not have, by the same bits."""
-    return _INT8.pack(value - _ALL if value >= _SIGN else value)
+    return _INT8.pack(signed(value))
+
+
+def signed(value: int) -> int:
+    """The number with a sign that has the same 64 bits."""
+    return value - _ALL if value >= _SIGN else value
 
 
 def int8_array(values: list[int]) -> bytes:

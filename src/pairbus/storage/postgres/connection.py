@@ -65,6 +65,7 @@ DROPPED: Final = "PB001"
 """Our own: a range that is to be written was dropped."""
 _DROPPED: Final = DROPPED.encode()
 _LOCK_TIMED_OUT: Final = b"55P03"
+_NO_TABLE: Final = b"42P01"
 
 
 class Address:
@@ -181,7 +182,7 @@ class Session:
             return self._check(wire.exec_(script.encode()), "")
 
     def execute(
-        self, name: bytes, statement: bytes, types: Sequence[int], values: Sequence[bytes]
+        self, name: bytes, statement: bytes, types: Sequence[int], values: Sequence[bytes | None]
     ) -> pq.abc.PGresult:
         """Send one statement, prepared under a name, with values and results in binary form.
 
@@ -193,7 +194,15 @@ class Session:
                 self._check(wire.prepare(name, statement, types), "")
                 self._prepared.add(name)
             self._warning = ""
-            return self._check(wire.exec_prepared(name, values, (1,) * len(values), 1), "")
+            # psycopg passes an empty value on as it is, only its types do not say so.
+            given: Sequence[Any] = values
+            return self._check(wire.exec_prepared(name, given, (1,) * len(values), 1), "")
+
+    def forget(self, name: bytes) -> None:
+        """The next call under this name brings another statement. Raises as ``run`` does."""
+        if name in self._prepared:
+            self.run(f'deallocate "{name.decode()}"')
+            self._prepared.discard(name)
 
     def _check(self, result: pq.abc.PGresult, what: str) -> pq.abc.PGresult:
         status = result.status
@@ -216,6 +225,8 @@ class Session:
                 return SequenceTaken(text)
             if state == _NO_PARTITION:
                 return NoRange(text)
+            if state == _NO_TABLE:
+                return NoTable(f"{self.address} refused: {text} (SQLSTATE {state.decode()})")
             if state == _DISK_FULL or _NO_SPACE.search(text):
                 return TableFull(f"{self.address} has no space left: {text}")
             if state == _LOCK_TIMED_OUT:
@@ -234,3 +245,7 @@ class LockTimedOut(TableFailed):
 
 class NoRange(TableFailed):
     """The frame's range is not there: not made yet, or dropped."""
+
+
+class NoTable(TableFailed):
+    """A table that the statement names is not there."""

@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, TEXT, int4, int8, number, raw, text
 from pairbus.storage.postgres.connection import NoRange, Session
-from pairbus.storage.postgres.schema import make_range
+from pairbus.storage.postgres.schema import last_frame, make_range
 from pairbus.storage.postgres.settings import MOVED
-from pairbus.storage.table.ports import Acquired, Ownership, SequenceTaken, ShardMoved, TableFailed
+from pairbus.storage.table.ports import (
+    Acquired,
+    LogShortened,
+    Ownership,
+    SequenceTaken,
+    ShardMoved,
+    TableFailed,
+)
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
@@ -40,7 +47,9 @@ _ACQUIRE: Final = (
 _RENEW: Final = (
     b"update pairbus_shard set address = $3, until = "
     + _LATER % 4
-    + b" where shard = $1 and epoch = $2 and owner <> '' returning epoch"
+    # The name too: of two nodes that a failover gave the same epoch only one is the owner.
+    + b" where shard = $1 and epoch = $2 and owner <> '' and owner = coalesce(nullif($5, ''), owner) "
+    b"and ($6 = 0 or exists (select from pairbus_frame where shard = $1 and seq = $6 and epoch = $2)) returning epoch"
 )
 _RELEASE: Final = (
     b"update pairbus_shard set owner = '', address = '', until = 'epoch' where shard = $1 and epoch = $2"
@@ -56,7 +65,7 @@ _LOOK: Final = (
     b"greatest(floor(extract(epoch from until - clock_timestamp()) * 1000), -1)::bigint, one.name, value from pairbus_shard as one "
     b"left join pairbus_setting as setting on setting.shard = one.shard and setting.name = 'moved' where one.shard = $1"
 )
-_LAST: Final = b"select seq from pairbus_frame where shard = $1 order by seq desc limit 1"
+_HOLDS: Final = b"select from pairbus_shard where shard = $1 and epoch = $2 and owner <> '' and owner = coalesce(nullif($3, ''), owner)"
 
 
 def moved_error(namespace: str, address: Address, target: bytes) -> ShardMoved:
@@ -75,6 +84,8 @@ class PostgresLease:
         self._shard = shard
         self._shard_value = int4(shard)
         self._range_frames = range_frames
+        self._owner = b""
+        """Who acquired the shard through this connection; empty: nobody yet."""
 
     def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
         if not owner:
@@ -86,16 +97,27 @@ class PostgresLease:
             # The fence would be the first frame of a range that nobody has made yet.
             self._make_next_range()
             raise SequenceTaken("the range of the next frame was made just now: try again") from error
-        return Acquired(number(found, 0, 0), number(found, 0, 1)) if found.ntuples else None
+        if not found.ntuples:
+            return None
+        self._owner = owner.encode()
+        return Acquired(number(found, 0, 0), number(found, 0, 1))
 
     def _make_next_range(self) -> None:
-        found = self._session.execute(b"last", _LAST, (INT4,), (self._shard_value,))
-        following = 1 + (number(found, 0, 0) if found.ntuples else 0)
+        following = 1 + last_frame(self._session, self._shard_value)
         make_range(self._session, self._shard, following // self._range_frames, self._range_frames)
 
-    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
-        values = (self._shard_value, int8(epoch), address.encode(), int8(lease_ms))
-        return bool(self._session.execute(b"renew", _RENEW, (INT4, INT8, TEXT, INT8), values).ntuples)
+    def renew(self, epoch: int, address: str, lease_ms: int, newest: int = 0) -> bool:
+        held = (self._shard_value, int8(epoch))
+        values = (*held, address.encode(), int8(lease_ms), self._owner, int8(newest))
+        types = (INT4, INT8, TEXT, INT8, TEXT, INT8)
+        if self._session.execute(b"renew", _RENEW, types, values).ntuples:
+            return True
+        if (
+            newest
+            and self._session.execute(b"holds", _HOLDS, (INT4, INT8, TEXT), (*held, self._owner)).ntuples
+        ):
+            raise LogShortened(last_frame(self._session, self._shard_value))
+        return False
 
     def release(self, epoch: int) -> None:
         self._session.execute(b"release", _RELEASE, (INT4, INT8), (self._shard_value, int8(epoch)))

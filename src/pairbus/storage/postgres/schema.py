@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.storage.postgres.binary import INT8, TEXT, int8, number
+from pairbus.storage.postgres.binary import INT4, INT8, TEXT, int8, number
 from pairbus.storage.postgres.connection import DROPPED
 from pairbus.storage.table.ports import TableFailed
 
@@ -157,6 +157,13 @@ def _drop_script(shard: int) -> str:
         f"delete from pairbus_setting where shard = {shard}; delete from pairbus_node where shard = {shard};"
         f"delete from pairbus_barrier where shard = {shard}; delete from pairbus_shard where shard = {shard}"
     )
+
+
+def last_frame(session: Session, shard: bytes) -> int:
+    """The number of a shard's last frame; 0: there is none. ``shard``: in binary form."""
+    statement = b"select seq from pairbus_frame where shard = $1 order by seq desc limit 1"
+    found = session.execute(b"last", statement, (INT4,), (shard,))
+    return number(found, 0, 0) if found.ntuples else 0
 
 
 def range_name(shard: int, place: int) -> str:

@@ -7,10 +7,20 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, int4, int8, number, unsigned, unsigned8
-from pairbus.storage.postgres.connection import LockTimedOut, NoRange, Session
-from pairbus.storage.postgres.schema import make_range, range_name
-from pairbus.storage.table.ports import FrameMark, SequenceTaken, TableFailed, TableFull
+from pairbus.storage.postgres.binary import (
+    BYTEA,
+    INT4,
+    INT8,
+    int4,
+    int8,
+    number,
+    signed,
+    unsigned,
+    unsigned8,
+)
+from pairbus.storage.postgres.connection import LockTimedOut, NoRange, NoTable, Session
+from pairbus.storage.postgres.schema import last_frame, make_range, range_name
+from pairbus.storage.table.ports import FrameMark, LogShortened, SequenceTaken, TableFailed, TableFull
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
@@ -21,10 +31,13 @@ RESERVE_PART_BYTES: Final = 1 << 20
 RESERVE_PARTS_AT_ONCE: Final = 1
 """On a full database the last step fails: how much is held before it is all that is known of the space that is left."""
 
+# The frame before is of the same owner and was visible before this statement began: if it is not there, this database is not the one that
+# acknowledged it. It is looked up by its key in its own range, because a plan over all ranges would lock each of them.
 INSERT: Final = (
-    b"insert into pairbus_frame (shard, seq, epoch, crc, head, body) values ($1, $2, $3, $4, $5, $6)"
+    "insert into pairbus_frame (shard, seq, epoch, crc, head, body) select $1, $2, $3, $4, $5, $6 "
+    "where exists (select from {range} where shard = $1 and seq = $2 - 1 and epoch = $3 and crc = coalesce($7, crc))"
 )
-INSERT_TYPES: Final = (INT4, INT8, INT8, INT8, BYTEA, BYTEA)
+INSERT_TYPES: Final = (INT4, INT8, INT8, INT8, BYTEA, BYTEA, INT8)
 _MARK: Final = b"select epoch, crc from pairbus_frame where shard = $1 and seq = $2"
 _BARRIER: Final = b"insert into pairbus_barrier values ($1, 1) on conflict (shard) do update set passed = pairbus_barrier.passed + 1"
 
@@ -45,8 +58,12 @@ class PostgresWriter:
         self._range_frames = range_frames
         self._writable_below = 0
         """Frames below this number have their range."""
+        self._place_before = -1
+        """The range of the frame before the next one: the prepared statement names it."""
 
-    def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+    def insert(
+        self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes], after: int | None = None
+    ) -> None:
         if sequence >= self._writable_below:
             self._make_ranges(sequence)
         values = (
@@ -56,27 +73,54 @@ class PostgresWriter:
             unsigned8(mark.checksum),
             head,
             body[0] if len(body) == 1 else b"".join(body),
+            None if after is None else unsigned8(after),
         )
+        place = (sequence - 1) // self._range_frames
+        if place != self._place_before:
+            self._session.forget(b"insert")
+            self._place_before = place
+        statement = INSERT.format(range=range_name(self._shard, place)).encode()
         try:
-            self._session.execute(b"insert", INSERT, INSERT_TYPES, values)
+            result = self._session.execute(b"insert", statement, INSERT_TYPES, values)
+        except NoTable:
+            raise self._why_not(sequence) from None
         except NoRange as error:
             raise SequenceTaken(f"frame {sequence} was written long ago, and dropped") from error
+        if not result.command_tuples:
+            raise self._why_not(sequence)
 
-    def fill(self, first: int, end: int, epoch: int) -> None:
+    def _why_not(self, sequence: int) -> SequenceTaken | LogShortened:
+        """The frame before is not there, or not ours."""
+        last = last_frame(self._session, self._shard_value)
+        if last >= sequence:
+            return SequenceTaken(f"frame {sequence} was written by another, and frame {last} is the last one")
+        if self.mark_of(sequence - 1) is None:
+            return LogShortened(last)
+        # Another owner's, who will write this number next.
+        return SequenceTaken(f"frame {sequence - 1} was written by another")
+
+    def fill(self, first: int, end: int, epoch: int, after: int | None = None) -> None:
         if first >= self._writable_below:
             self._make_ranges(first)
+        checksum = "" if after is None else f" and crc = {signed(after)}"
         try:
-            self._session.run(
+            result = self._session.run(
                 "insert into pairbus_frame (shard, seq, epoch, crc, head, body) "
-                f"select {self._shard}, number, {epoch}, 0, '', '' from generate_series({first}, {end - 1}) number"
+                f"select {self._shard}, number, {epoch}, 0, '', '' from generate_series({first}, {end - 1}) number "
+                f"where exists (select from pairbus_frame where shard = {self._shard} and seq = {first - 1} and epoch = {epoch}{checksum})"
             )
         except NoRange as error:
             raise SequenceTaken(f"frame {first} was written long ago, and dropped") from error
+        if not result.command_tuples:
+            raise self._why_not(first)
 
     def range_end(self, sequence: int) -> int:
         return (sequence // self._range_frames + 1) * self._range_frames
 
     def _make_ranges(self, sequence: int) -> None:
+        if self.mark_of(sequence - 1) is None:
+            # Ranges are made in order: one that is made too early would keep the next owner from those before it.
+            raise self._why_not(sequence)
         place = sequence // self._range_frames
         # One ahead: so a node that takes the shard over finds its range, and needs no further step.
         for one in (place, place + 1):

@@ -5,6 +5,7 @@
 | done | durable |
 | outcome unknown | the same frame again, under the same number: the number makes that safe. Given up when ``may_retry`` says so (S5) |
 | number taken, by our own frame | it was ours and its answer was lost: durable behind a barrier (S7) |
+| the frame before is not there | the database lost what it had acknowledged: fenced, so that nothing is written behind a hole (S1) |
 | number taken, by another | somebody else owns the shard: fenced (S2) |
 | full | the reserve is given up, and the frame tried again; then for a while, in which space may come free; then failed (B12, S8) |
 | refused | failed: a repetition does not mend it |
@@ -22,7 +23,14 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreFailed, StoreFenced
 from pairbus.storage.table.frame import EMPTY_FRAME_BYTES
-from pairbus.storage.table.ports import FrameMark, OutcomeUnknown, SequenceTaken, TableFailed, TableFull
+from pairbus.storage.table.ports import (
+    FrameMark,
+    LogShortened,
+    OutcomeUnknown,
+    SequenceTaken,
+    TableFailed,
+    TableFull,
+)
 
 if TYPE_CHECKING:
     from pairbus.storage.table.frame import Frame
@@ -42,6 +50,21 @@ FULL_TRIES_MAX: Final = 8
 takes space from the settlements that come after it."""
 FULL_TRIES_MAX_SMALL: Final = 64
 """The same for a frame without messages, such as settlements: about half a minute."""
+
+
+def shortened(newest: int, error: LogShortened) -> StoreFenced:
+    """What an owner is told whose database lost frames that it had acknowledged; ``newest`` is the last of them. Logs it too."""
+    missing = newest - error.last
+    logger.error(
+        "the database lost frames that it had acknowledged",
+        extra={"event": "cluster.log_shortened", "missing": missing, "last": error.last, "newest": newest},
+    )
+    return StoreFenced(
+        f"the database lacks the last {missing} {'frame' if missing == 1 else 'frames'} of the log (it ends at frame {error.last}, and "
+        f"frame {newest} was acknowledged): a standby without them was promoted, or an older backup was restored. What they held is lost, "
+        "although it was acknowledged. This node ends, and the next owner serves what the database has; start this one again, and it takes "
+        "part as before"
+    )
 
 
 class Appender:
@@ -70,6 +93,8 @@ class Appender:
         self._pause = pause
         self._reserve_bytes = reserve_bytes
         self._failure = ""
+        self._before = 0
+        """The checksum of the last frame; at first that of the fence."""
         self._dropped_below = 0
         self._drop_tried = 0
         self._drop_wait = 0
@@ -114,7 +139,7 @@ class Appender:
         self._durably(
             frame.sequence,
             mark,
-            lambda: self._writer.insert(frame.sequence, mark, frame.head, body),
+            lambda: self._writer.insert(frame.sequence, mark, frame.head, body, self._before),
             FULL_TRIES_MAX if frame.body_bytes else FULL_TRIES_MAX_SMALL,
         )
         if self.is_full:
@@ -130,7 +155,7 @@ class Appender:
             self._durably(
                 piece,
                 FrameMark(self._epoch, 0),
-                partial(self._writer.fill, piece, first, self._epoch),
+                partial(self._writer.fill, piece, first, self._epoch, self._before),
                 FULL_TRIES_MAX_SMALL,
             )
             self._spent += (first - piece) * EMPTY_FRAME_BYTES
@@ -142,6 +167,7 @@ class Appender:
             raise StoreFailed(f"the store has failed before: {self._failure}")
         try:
             self._write(sequence, mark, write, full_tries_max)
+            self._before = mark.checksum
         except StoreFailed as error:
             self._failure = str(error)
             raise
@@ -173,6 +199,8 @@ class Appender:
                         f"{self._epoch}): this node no longer owns the shard"
                     ) from None
                 vanished += 1
+            except LogShortened as error:
+                raise shortened(sequence - 1, error) from None
             except OutcomeUnknown as error:
                 seconds = self._paused(f"frame {sequence}", seconds, error)
             except TableFull as error:

@@ -6,6 +6,7 @@ part of the port belongs to one of them and is used by one thread at a time.
 Every call either returns, with its effect durable on all copies that the database was told to wait for, or raises:
 
 - ``SequenceTaken``: a frame with this number is there already. Nothing was changed.
+- ``LogShortened``: the frame before is not there: this database lost what the owner had written. Nothing was changed.
 - ``OutcomeUnknown``: the connection was lost, or the database reported something unexpected. The effect may be there, may come to be
   there, or may not be there. The next call connects again.
 - ``TableFull``: the database has no space. Nothing was changed.
@@ -24,6 +25,18 @@ from pairbus.errors import StorageError
 
 class SequenceTaken(StorageError):
     """A frame with this number is there already."""
+
+
+class LogShortened(StorageError):
+    """The frame before is not there: a standby without it was promoted, or an older backup restored.
+
+    Args:
+        last: The last frame that is there.
+    """
+
+    def __init__(self, last: int) -> None:
+        super().__init__(f"the log ends at frame {last}")
+        self.last = last
 
 
 class OutcomeUnknown(StorageError):
@@ -84,11 +97,24 @@ class Ownership:
 class FrameWriter(Protocol):
     """Appends frames. Used by the commit thread."""
 
-    def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
-        """Add one frame. ``body``: the bytes of messages, one after the other. A number that was dropped is taken too."""
+    def insert(
+        self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes], after: int | None = None
+    ) -> None:
+        """Add one frame, directly behind a frame of the same epoch: checked in the same transaction.
 
-    def fill(self, first: int, end: int, epoch: int) -> None:
-        """Add empty frames ``first`` up to, not including, ``end``, as a fence is one: all of them or none. They are of one range."""
+        Args:
+            sequence: Its number. One that was dropped is taken too.
+            mark: Its epoch and checksum.
+            head: The records.
+            body: The bytes of messages, one after the other.
+            after: The checksum of the frame before; None: any.
+        """
+
+    def fill(self, first: int, end: int, epoch: int, after: int | None = None) -> None:
+        """Add empty frames ``first`` up to, not including, ``end``, as a fence is one: all of them or none. They are of one range.
+
+        ``after``: as for ``insert``.
+        """
 
     def range_end(self, sequence: int) -> int:
         """The first number behind the range of this one. Follows from the number; needs no connection, may be called by any thread."""
@@ -143,8 +169,12 @@ class LeaseTable(Protocol):
         one frame: try again.
         """
 
-    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
-        """Let the lease end ``lease_ms`` from now; False: the shard has another epoch, or the lease was given back."""
+    def renew(self, epoch: int, address: str, lease_ms: int, newest: int = 0) -> bool:
+        """Let the lease end ``lease_ms`` from now; False: the shard has another epoch or owner, or the lease was given back.
+
+        ``newest``: a frame of this epoch that is durable; 0: none is known. Raises LogShortened if it is not there: then the lease is
+        not prolonged.
+        """
 
     def release(self, epoch: int) -> None:
         """Give the lease back, so that another node need not wait for its end. Nothing happens if the epoch is another."""

@@ -188,6 +188,11 @@ class TableStore(Store):
         self._hits = self._misses = 0
 
     @property
+    def newest(self) -> int:
+        """The last frame that is durable; may be asked by any thread."""
+        return self._log_end.newest
+
+    @property
     def read_ahead(self) -> ReadAhead:
         return self
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pairbus.errors import StoreFenced
 from pairbus.server.cluster.keeper import LeaseKeeper
 from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseState
 from pairbus.server.cluster.status import STOPPED
@@ -14,6 +15,7 @@ from pairbus.storage.table.ports import (
     REQUEST_MOVE,
     Acquired,
     DatabaseCopies,
+    LogShortened,
     NodeEntry,
     OutcomeUnknown,
     Ownership,
@@ -44,6 +46,8 @@ class Table:
         self.fails: Exception | None = None
         self.moved: ShardMoved | None = None
         self.is_quicker = False
+        self.last = 7
+        """The last frame."""
         self.calls: list[str] = []
         self.called = threading.Condition()
 
@@ -64,8 +68,10 @@ class Table:
         self.epoch, self.owner, self.address, self.remaining = self.epoch + 1, owner, address, lease_ms
         return Acquired(self.epoch, 7)
 
-    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
+    def renew(self, epoch: int, address: str, lease_ms: int, newest: int = 0) -> bool:
         self._call("renew")
+        if newest > self.last:
+            raise LogShortened(self.last)
         if epoch == self.epoch:
             self.address = address
         return epoch == self.epoch
@@ -215,9 +221,34 @@ def test_a_node_that_runs_meets_the_mark_of_a_shard_that_was_moved(bench: Bench,
         bench.keeper.take_part()
     bench.advance(300)
     bench.until(lambda: bench.keeper.view().state is LeaseState.FENCED)
-    assert bench.keeper.view().moved is moved
+    assert bench.keeper.view().ending is moved
     assert not bench.keeper.may_write()
     assert is_owner or "acquire" not in bench.table.calls
+    bench.keeper.stop()
+
+
+@pytest.mark.promise("S1", "S3")
+def test_a_renewal_finds_that_the_database_lost_what_was_durable_and_gives_the_lease_back(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the next send: nobody may be told that it was taken, and another node may go on at once."""
+    bench.serve()
+    newest = 7
+    bench.keeper.replayed(lambda: newest)
+    bench.advance(300)
+    bench.until(lambda: bench.keeper.renewals >= 1)
+    assert bench.keeper.view().state is LeaseState.SERVING
+    newest = 22
+    bench.advance(300)
+    bench.until(lambda: bench.keeper.view().state is LeaseState.FENCED)
+    ending = bench.keeper.view().ending
+    assert isinstance(ending, StoreFenced)
+    assert "lacks the last 15 frames" in str(ending)
+    assert "a standby without them was promoted" in str(ending)
+    assert not bench.keeper.may_write()
+    assert bench.table.calls[-1] == "release"
+    (told,) = (one for one in caplog.records if getattr(one, "event", "") == "cluster.log_shortened")
+    assert told.__dict__["missing"] == 15
     bench.keeper.stop()
 
 
