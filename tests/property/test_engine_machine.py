@@ -208,7 +208,9 @@ class EngineMachine(RuleBasedStateMachine):
                 before = session.locked_until
                 assert session_ops.renew(queue, session, self.now) >= before, "B28"
             else:
-                session_ops.set_state(queue, session, b"s%d" % pick if credit else None, self.now)
+                state = (b"", b"s%d" % pick)[pick % 3 > 0] if credit else None
+                session_ops.set_state(queue, session, state, self.now)
+                assert session.state == (state or None), "B53"
             self._end_of_burst()
             return
         queue.set_credit(consumer, credit)

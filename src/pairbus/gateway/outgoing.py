@@ -8,7 +8,7 @@ from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.message.delivery import DeliveryExtras, delivery_parts
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, TRANSACTIONAL_CODE
-from pairbus.amqp.types import Described, Long, Symbol, text_of
+from pairbus.amqp.types import Described, Long, Symbol, ULong, text_of
 from pairbus.engine.ports import Outbox
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.sessions import operations as session_ops
@@ -88,6 +88,21 @@ def _session_id(value: object) -> str | None:
     raise ArgumentError(
         f"The session filter is a {type(value).__name__}: it must be a string, or null for any session."
     )
+
+
+def _filter_in_place(link: Link, session_id: str) -> object:
+    """The session filter as the answer states it: with the descriptor that the client gave it, if it gave one.
+
+    The Go client reads described filters only, and others a plain string only.
+    """
+    source = link.attach.source
+    asked = None if source is None or source.filter is None else source.filter.get(SESSION_FILTER)
+    if not isinstance(asked, Described):
+        return session_id
+    descriptor = asked.descriptor
+    if isinstance(descriptor, int) and descriptor >= 0:
+        descriptor = ULong(descriptor)  # whole numbers are decoded without their type; as descriptors they are ulongs
+    return Described(descriptor, session_id)
 
 
 def flow(connection: GatewayConnection, context: ReceiveLink) -> None:
@@ -202,7 +217,8 @@ class Deliveries(Outbox):
         assert session is not None, context.path
         ticks = self._broker.date_of(session.locked_until) * TICKS_PER_MS + TICKS_AT_EPOCH
         context.link.accept(
-            properties={LOCKED_UNTIL: Long(ticks)}, filter={Symbol(SESSION_FILTER): session.session_id}
+            properties={LOCKED_UNTIL: Long(ticks)},
+            filter={Symbol(SESSION_FILTER): _filter_in_place(context.link, session.session_id)},
         )
         self._broker.meter.tally(context.queue.path, SESSION).add(0)
         flow(context.connection, context)

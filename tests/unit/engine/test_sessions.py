@@ -6,6 +6,7 @@ import pytest
 
 from pairbus.engine.queues.consumer import Consumer
 from pairbus.engine.queues.queue import Queue
+from pairbus.engine.records import SessionStateSet
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, NotAllowed, QuotaExceeded, SessionCannotBeLocked, SessionLockLost
 from pairbus.model.entity import Settings
@@ -337,6 +338,29 @@ def test_state_is_kept_for_the_next_holder_also_without_messages() -> None:
     session_ops.set_state(queue, holder.session, None, again.now)
     queue.detach(holder, again.now)
     assert not again.restart().find("q").main.sessions.sessions  # type: ignore[union-attr]
+
+
+@pytest.mark.promise("B53")
+@pytest.mark.parametrize("empty", [None, b""])
+def test_an_empty_state_clears_it_and_forgets_the_session(empty: bytes | None) -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    holder = bench.holder(queue, "a")
+    assert holder.session is not None
+    session_ops.set_state(queue, holder.session, b"progress", bench.now)
+    session_ops.set_state(queue, holder.session, empty, bench.now)
+    assert holder.session.state is None
+    queue.detach(holder, bench.now)
+    for each in (bench, bench.restart()):
+        assert session_ops.list_sessions(each.find("q").main, None, 0, 10) == []
+
+
+@pytest.mark.promise("B53")
+def test_an_empty_state_in_an_older_log_is_none() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    queue.record(SessionStateSet(queue.queue_id, "a", b"", bench.now))
+    assert session_ops.list_sessions(bench.restart().find("q").main, None, 0, 10) == []
 
 
 @pytest.mark.promise("B53")

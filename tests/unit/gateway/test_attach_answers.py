@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from pairbus.amqp.encode import encode_value
 from pairbus.amqp.transport.performatives import Source
-from pairbus.amqp.types import Described, Int, Long, Symbol
+from pairbus.amqp.types import Described, Int, Long, Symbol, ULong
 from pairbus.model.entity import Settings
 from tests.simulation.wire import ClientReceiver
 from tests.unit.gateway.wire_bench import Peer, WireBench, message
 
 SELECTOR = "apache.org:selector-filter:string"
 SESSION = "com.microsoft:session-filter"
+SESSION_CODE = 0x0000_0137_0000_000C
 
 
 def bench_with(count: int = 0, settings: Settings | None = None) -> tuple[WireBench, Peer]:
@@ -108,6 +110,55 @@ def test_of_several_filters_the_session_filter_alone_is_in_the_answer() -> None:
 
     assert receiver.is_attached
     assert source_of(receiver).filter == {SESSION: "s"}
+
+
+def bytes_to(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> bytearray:
+    """What the peer receives from now on, as bytes: decoded, a ulong is not told from a long."""
+    seen = bytearray()
+    receive = peer.client.receive
+
+    def note(data: bytes) -> None:
+        seen.extend(data)
+        receive(data)
+
+    monkeypatch.setattr(peer.client, "receive", note)
+    return seen
+
+
+@pytest.mark.promise("B51")
+@pytest.mark.parametrize("wanted", ["s", None], ids=["by its id", "next available"])
+@pytest.mark.parametrize(
+    "descriptor", [None, Symbol(SESSION), ULong(SESSION_CODE)], ids=["plain", "symbol", "ulong"]
+)
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a wait"])
+def test_a_session_filter_is_answered_in_the_form_it_was_asked_in(
+    descriptor: Symbol | ULong | None, wanted: str | None, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, peer = bench_with(0 if waits else 1, Settings(requires_session=True))
+    seen = bytes_to(peer, monkeypatch)
+
+    def form(session_id: str | None) -> object:
+        return session_id if descriptor is None else Described(descriptor, session_id)
+
+    receiver = peer.session.receiver("q", filter={Symbol(SESSION): form(wanted)}, credit=1)
+    bench.settle()
+    if waits:
+        assert (receiver.answer is None) == (wanted is None)
+        peer.session.sender("q").send(message("late", group_id="s"))
+        bench.settle()
+
+    assert encode_value({Symbol(SESSION): form("s")}) in seen
+    assert len(receiver.deliveries) == 1
+
+
+@pytest.mark.parametrize("descriptor", [Long(-1), [], "text"])
+def test_a_session_filter_with_a_strange_descriptor_is_answered_too(descriptor: object) -> None:
+    bench, peer = bench_with(1, Settings(requires_session=True))
+
+    receiver = peer.session.receiver("q", filter={Symbol(SESSION): Described(descriptor, "s")}, credit=1)
+    bench.settle()
+
+    assert len(receiver.deliveries) == 1
 
 
 # ---- dynamic nodes ----

@@ -218,7 +218,7 @@ class QueueState:
             return
         session = self.sessions.get(record.session_id)
         self.sessions.state_bytes += len(record.state or b"") - len(session.state or b"")
-        session.state = record.state
+        session.state = record.state or None  # older logs hold empty states
         session.state_at = record.at
         self.sessions.forget_if_empty(session)
 

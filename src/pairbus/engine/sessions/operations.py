@@ -208,7 +208,11 @@ def _tell_lost(queue: Queue, holder: Consumer) -> None:
 
 
 def set_state(queue: Queue, session: Session, state: bytes | None, now: int) -> None:
-    """Keep what the application wants to remember of a session (B53)."""
+    """Keep what the application wants to remember of a session (B53); an empty state clears it, as none does.
+
+    The Go client has no other way to clear it: it writes nil as an empty binary.
+    """
+    state = state or None
     limit = queue.settings.max_message_kb * 1024
     if state is not None and len(state) > limit:
         raise ArgumentError(f"The session state has {len(state)} bytes: at most {limit} are allowed.")
