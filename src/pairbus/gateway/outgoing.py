@@ -101,7 +101,9 @@ def _filter_in_place(link: Link, session_id: str) -> object:
         return session_id
     descriptor = asked.descriptor
     if isinstance(descriptor, int) and descriptor >= 0:
-        descriptor = ULong(descriptor)  # whole numbers are decoded without their type; as descriptors they are ulongs
+        descriptor = ULong(
+            descriptor
+        )  # whole numbers are decoded without their type; as descriptors they are ulongs
     return Described(descriptor, session_id)
 
 
