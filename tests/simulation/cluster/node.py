@@ -282,6 +282,7 @@ class Serving:
             fence=acquired.fence,
             may_retry=node.may_retry,
             pause=node.machine.sleep,
+            clock=lambda: node.machine.clock_ms() / 1000,
             cache_bytes=world.cruelty.cache_bytes,
             reserve_bytes=0,
             unit_bits=world.cruelty.unit_bits,

@@ -24,6 +24,7 @@ from pairbus.storage.table import bodies as bodies_module
 from pairbus.storage.table import frame as frames
 from pairbus.storage.table import store as module
 from pairbus.storage.table.bodies import Bodies, BodyTable, HeadRequest
+from pairbus.storage.table.patience import STALL_SECONDS_MAX, StoreUnreachable
 from pairbus.storage.table.ports import (
     FrameHead,
     FrameMark,
@@ -512,6 +513,56 @@ def test_a_log_that_cannot_be_read_is_not_waited_for_after_the_lease() -> None:
     table.heads = heads  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="lost the shard"):
         opened(table, 2, may_retry=lambda: False)
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("part", ["heads", "hold_reserve"])
+def test_a_replay_that_cannot_go_on_is_given_up_and_told_of(
+    part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the database gives this node no further connection: another node may be given one."""
+    table = filled()
+    seconds = 0.0
+
+    def fails(*_: object) -> None:
+        raise OutcomeUnknown("too many connections")
+
+    def pause(wanted: float) -> None:
+        nonlocal seconds
+        seconds += wanted
+
+    setattr(table, part, fails)
+    store = TableStore(
+        table, table, epoch=2, fence=table.fence(2), pause=pause, clock=lambda: seconds, reserve_bytes=100, is_background=False
+    )  # fmt: skip
+    with pytest.raises(StoreUnreachable, match="too many connections"):
+        list(store.replay())
+    assert STALL_SECONDS_MAX <= seconds < STALL_SECONDS_MAX + 1
+    told = [one for one in caplog.records if getattr(one, "event", "") == "cluster.database_failed"]
+    assert [one.__dict__["error"] for one in told] == ["too many connections"], "once for each reason"
+
+
+def test_a_replay_that_goes_on_between_lost_connections_is_not_given_up() -> None:
+    table = filled(40)
+    seconds = 0.0
+    original = table.heads
+
+    def heads(first: int, end: int) -> Iterator[FrameHead]:
+        for count, frame in enumerate(original(first, end)):
+            if end - first > 8 and count == 2:
+                raise OutcomeUnknown("lost")
+            yield frame
+
+    def pause(_: float) -> None:
+        nonlocal seconds
+        seconds += STALL_SECONDS_MAX / 2
+
+    table.heads = heads  # type: ignore[method-assign]
+    store = TableStore(
+        table, table, epoch=2, fence=table.fence(2), pause=pause, clock=lambda: seconds, reserve_bytes=0, is_background=False
+    )  # fmt: skip
+    assert numbers(list(store.replay()))[-1] == 40
+    assert seconds > 4 * STALL_SECONDS_MAX
 
 
 # -- space -------------------------------------------------------------------------------------------------------

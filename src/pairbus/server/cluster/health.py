@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from pairbus import __version__
 from pairbus.form import FORM
+from pairbus.server.cluster.lease import LeaseState
 from pairbus.server.cluster.relay import RouteKind
 
 if TYPE_CHECKING:
+    from pairbus.server.cluster.keeper import LeaseView
     from pairbus.server.cluster.reach import OwnerReach
     from pairbus.server.cluster.relay import Route
 
@@ -28,6 +30,21 @@ def role_of(route: Route, reach: OwnerReach, is_lease_over: bool) -> tuple[str, 
             "the last lease that this node knows of has ended, and the database tells of no other",
         )
     return "relay", ""
+
+
+def silent_reason(view: LeaseView, lease_ms: int, failed_takeover: str) -> str:
+    """Why a node that is ``silent`` and has no owner to relay to serves nobody; empty: an owner is about to be found."""
+    failure = f": {view.failure}" if view.failure else ""
+    waited = f"the database has not answered for {view.lag_ms / 1000:.1f} s"
+    if view.lag_ms >= lease_ms // 2:
+        # Without an error: it was reached, and the call is under way.
+        waits = failure or ": a commit waits there, for a synchronous standby or for a lock"
+        return f"{waited}{waits}"
+    if failed_takeover:
+        return f"this node could not take over: {failed_takeover}"
+    if view.state is LeaseState.REPLAYING:
+        return "this node became the owner and reads the log"
+    return f"the database failed{failure}" if failure else ""
 
 
 def health_answer(

@@ -66,6 +66,8 @@ class LeaseView:
     """How long this node may still write without a renewal."""
     copies: DatabaseCopies | None = None
     """The standbys of the database, as the owner last saw them; None: not the owner, or the database does not tell."""
+    failure: str = ""
+    """What the database last said instead of an answer about the lease; empty: it answers, or says nothing."""
     ending: StorageError | None = None
     """Why this node is fenced, if it is known: the namespace was moved out of this database, or the database lost a part of the log."""
 
@@ -159,6 +161,7 @@ class LeaseKeeper:
                 lag_ms=(now - self._answered_ns) // 1_000_000,
                 writes_ms_left=max(0, self._lease.writes_until_ns - now) // 1_000_000,
                 copies=self._copies if self._lease.held is not None else None,
+                failure=self._failures[_LEASE],
                 ending=self._ending,
             )
 

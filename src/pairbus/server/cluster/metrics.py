@@ -17,7 +17,16 @@ CLUSTER_METRICS: Final[dict[str, Family]] = {
         ("node", "role"),
     ),
     "pairbus_cluster_epoch": (GAUGE, "Epoch of the owner that this node knows.", ()),
-    "pairbus_cluster_owner_changes_total": (COUNTER, "Changes of owner that this node has seen.", ()),
+    "pairbus_cluster_owner_changes_total": (
+        COUNTER,
+        "Changes of owner that this node has seen, after the first owner.",
+        (),
+    ),
+    "pairbus_cluster_failed_takeovers_total": (
+        COUNTER,
+        "Times that this node gave its lease back, because the database did not let it read the log.",
+        (),
+    ),
     "pairbus_cluster_silences_total": (
         COUNTER,
         "Times that this node, as the owner, could not renew its lease in time.",
@@ -61,6 +70,7 @@ def cluster_metrics(
     role: str,
     epoch: int,
     owner_changes: int,
+    failed_takeovers: int,
     silences: int,
     renewals: int,
     failures: int,
@@ -73,6 +83,7 @@ def cluster_metrics(
         "pairbus_cluster_role": {(node, one): int(one == role) for one in ROLES},
         "pairbus_cluster_epoch": {(): epoch},
         "pairbus_cluster_owner_changes_total": {(): owner_changes},
+        "pairbus_cluster_failed_takeovers_total": {(): failed_takeovers},
         "pairbus_cluster_silences_total": {(): silences},
         "pairbus_cluster_lease_renewals_total": {(): renewals},
         "pairbus_cluster_database_failures_total": {(): failures},

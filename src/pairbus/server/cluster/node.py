@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -24,17 +23,18 @@ from pairbus import __version__
 from pairbus.errors import StoreFenced
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
-from pairbus.server.cluster.health import health_answer, role_of
+from pairbus.server.cluster.health import health_answer, role_of, silent_reason
 from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
 from pairbus.server.cluster.lease import Lease, LeaseState
 from pairbus.server.cluster.metrics import cluster_metrics
+from pairbus.server.cluster.readiness import relay_ready
 from pairbus.server.cluster.relay import Relay, Route, RouteKind
 from pairbus.server.cluster.status import describe
-from pairbus.server.config.addresses import format_address
-from pairbus.server.ready import ReadyInfo, connection_string
+from pairbus.server.cluster.takeover import SeenOwners, Takeovers
 from pairbus.server.server import Server
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
+from pairbus.storage.table.patience import StoreUnreachable
 from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry, OutcomeUnknown, Ownership
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pairbus.server.cluster.ports import ShardDatabase
     from pairbus.server.config.certificates import CertificateFiles
     from pairbus.server.config.options import ClusterOptions, Options
+    from pairbus.server.ready import ReadyInfo
     from pairbus.server.server import Page
     from pairbus.storage.table.ports import Acquired
 
@@ -128,7 +129,8 @@ class Node:
         self._silent_since: float | None = None
         self._was_cut = False
         self._is_drained = False
-        self._owner_changes = self._silences = 0
+        self._silences = 0
+        self._owners, self._takeovers = SeenOwners(), Takeovers()
 
     # Life.
 
@@ -255,7 +257,8 @@ class Node:
     def health(self, target: str) -> tuple[int, str, bytes]:
         """See ``relay.Host``."""
         if target.endswith("/metrics"):
-            return 200, CONTENT_TYPE, render(self.metrics()).encode()
+            metrics = self.metrics()  # none while the node starts or stops
+            return 200 if metrics else 503, CONTENT_TYPE, render(metrics).encode()
         role, reason = self._role_and_reason()
         return health_answer(target, role, self._options.namespace, self._standing(role), reason)
 
@@ -264,7 +267,10 @@ class Node:
         return self._role_and_reason()[0]
 
     def _role_and_reason(self) -> tuple[str, str]:
-        return role_of(self.route(), self._relay.reach, self._loop.time() >= self._owner_until)
+        role, reason = role_of(self.route(), self._relay.reach, self._loop.time() >= self._owner_until)
+        if role == "silent" and not reason and self._keeper is not None:
+            reason = silent_reason(self._keeper.view(), self._cluster.lease_ms, self._takeovers.reason)
+        return role, reason
 
     def _standing(self, role: str) -> dict[str, str]:
         owner = self._owner
@@ -343,6 +349,7 @@ class Node:
                     "state": view.state.value,
                     "before": before.value,
                     "epoch": view.held.epoch if view.held is not None else 0,
+                    **({"reason": self._role_and_reason()[1]} if view.state is LeaseState.SILENT else {}),
                 },
             )
 
@@ -355,8 +362,10 @@ class Node:
         before, self._owner = self._owner, owner
         is_relaying = owner[1] != self._cluster.node and owner[2] != self._advertised
         self._relay.owner_changed(owner[2] if is_relaying else "")
+        if owner[2]:
+            self._takeovers.served()
+        self._owners.saw(owner[0], owner[1])
         if before is None or before[:2] != owner[:2]:
-            self._owner_changes += 1
             logger.info(
                 "the namespace has a new owner" if owner[1] else "the namespace has no owner",
                 extra={
@@ -427,13 +436,15 @@ class Node:
             ready = replace(await server.start(), node=self._cluster.node)
             server.root_key_replaced = self._take_root_key
             await self._setting(self._settings.put, ROOT_KEY, assembly.root_key.encode())
-        except Exception as error:  # noqa: BLE001 - whatever it was, this node cannot serve the shard
-            self._is_building = False
+        except Exception as error:  # noqa: BLE001 - whatever it was, this node cannot serve the shard now
             if server is not None:
                 await server.kill()
-            keeper.withdraw()
+            is_passing = isinstance(error, (StoreUnreachable, OutcomeUnknown))
+            keeper.withdraw(self._takeovers.failed(error) if is_passing else None)
             keeper.drained()
-            self._end(error)
+            self._is_building = False
+            if not is_passing:
+                self._end(error)
             return
         self._is_building = False
         if keeper.view().held != acquired or self._is_stopping or self._is_leaving:
@@ -441,6 +452,7 @@ class Node:
             keeper.drained()
             return
         self._server = server
+        self._takeovers.succeeded()
         keeper.publish(self._advertised)
         logger.info(
             "this node serves the namespace",
@@ -475,20 +487,7 @@ class Node:
         key = await self._setting(self._settings.get, ROOT_KEY)
         if key is None or self._ready.done():
             return
-        (host, port), http = self._addresses
-        authority = self._options.data / "tls" / "ca.pem"
-        has_authority = self._options.tls and self._options.tls_cert is None
-        self._ready.set_result(
-            ReadyInfo(
-                namespace=self._options.namespace,
-                pid=os.getpid(),
-                amqp=format_address(host, port),
-                http=format_address(*http),
-                connection_string=connection_string(host, port, self._options.namespace, key.decode()),
-                ca_file=str(authority.absolute()) if has_authority else None,
-                node=self._cluster.node,
-            )
-        )
+        self._ready.set_result(relay_ready(self._options, self._cluster.node, *self._addresses, key.decode()))
 
     async def _leave(self) -> None:
         """Give the shard up, if this node has it: clients first, then the lease."""
@@ -578,18 +577,20 @@ class Node:
         return {
             **describe(self._options.namespace, owner, view.nodes, view.copies),
             "lease_seconds": self._cluster.lease_ms / 1000,
-            "owner_changes": self._owner_changes,
+            "owner_changes": self._owners.changes,
         }
 
     def metrics(self) -> list[Metric]:
         keeper = self._keeper
-        assert keeper is not None, "asked while the node runs"
+        if keeper is None:
+            return []
         view = keeper.view()
         return cluster_metrics(
             node=self._cluster.node,
             role=self.role(),
             epoch=self._owner[0] if self._owner is not None else 0,
-            owner_changes=self._owner_changes,
+            owner_changes=self._owners.changes,
+            failed_takeovers=self._takeovers.failures,
             silences=self._silences,
             renewals=keeper.renewals,
             failures=keeper.failures,

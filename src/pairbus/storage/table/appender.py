@@ -116,10 +116,13 @@ class Appender:
         """On a full database: what is certainly left of the reserve that was given up; read by the owner's thread."""
         return max(0, self._given_up - self._spent)
 
-    def begin(self, first: int) -> None:
-        """Before the first commit; ``first`` is the first frame there is. Raises StoreFailed or StoreFenced."""
+    def begin(self, first: int, lost: Callable[[OutcomeUnknown], None]) -> None:
+        """Before the first commit; ``first`` is the first frame there is. Raises StoreFailed or StoreFenced, and what ``lost`` raises.
+
+        ``lost``: called after each connection that was lost, returns when the next try may begin.
+        """
         self._dropped_below = first
-        self._fill_reserve(waits=True)
+        self._fill_reserve(lost)
 
     def _became_full(self) -> None:
         if not self.is_full:
@@ -247,16 +250,15 @@ class Appender:
                 f"Nothing in it was acknowledged. Give the database more space: {error}"
             ) from error
 
-    def _fill_reserve(self, *, waits: bool = False) -> None:
+    def _fill_reserve(self, lost: Callable[[OutcomeUnknown], None] | None = None) -> None:
         """Hold the reserve again, or give up at once what of it fits: then that much is certain to be there for settlements.
 
-        ``waits``: a lost connection is tried again; otherwise a later commit does.
+        ``lost``: as for ``begin``; None: after a lost connection a later commit tries again.
         """
         self._refill_wait = self._refill_commits
         if not self._reserve_bytes:
             self.is_full = False
             return
-        seconds = 0.0
         while self._held < self._reserve_bytes:
             try:
                 self._held = self._writer.hold_reserve(self._reserve_bytes)
@@ -265,9 +267,10 @@ class Appender:
                 self._refill_commits = min(2 * self._refill_commits, REFILL_COMMITS_MAX)
                 return
             except OutcomeUnknown as error:
-                if not waits:
+                if lost is None:
                     return
-                seconds = self._paused("the reserve", seconds, error)
+                self.repetitions += 1
+                lost(error)
             except TableFailed as error:
                 raise StoreFailed(f"the reserve cannot be written: {error}") from error
         if self.is_full:

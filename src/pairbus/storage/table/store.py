@@ -55,7 +55,8 @@ from pairbus.storage.table.frame import (
     body_checksum,
     damaged,
 )
-from pairbus.storage.table.ports import OutcomeUnknown, TableFailed
+from pairbus.storage.table.patience import Patience
+from pairbus.storage.table.ports import TableFailed
 from pairbus.storage.table.ranges import RangeAccount
 from pairbus.storage.table.replay import LogEnd, complete
 from pairbus.storage.table.restating import Round
@@ -104,6 +105,7 @@ class TableStore(Store):
         may_retry: Whether a commit whose outcome is unknown may still be repeated: False once this node stops or another owns the
             shard.
         pause: Waits for so many seconds; of the commit thread and the reading thread.
+        clock: Seconds of a monotonic clock: a replay that cannot go on is given up (``patience``).
         cache_bytes: Bound of the message bytes in memory.
         reserve_bytes: Space held in the database for settlements.
         bytes_max: Quota of the shard; None: as much as the database has.
@@ -123,6 +125,7 @@ class TableStore(Store):
         fence: int,
         may_retry: Callable[[], bool] | None = None,
         pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
         cache_bytes: int = CACHE_BYTES,
         reserve_bytes: int = RESERVE_BYTES,
         bytes_max: int | None = None,
@@ -134,8 +137,8 @@ class TableStore(Store):
     ) -> None:
         self._epoch = epoch
         self._fence = fence
-        self._may_retry = may_retry or _always
-        self._pause = pause
+        may_retry = may_retry or _always
+        self._patience = Patience(may_retry, pause, clock=clock)
         self._range_frames = frames = writer.range_end(0)
         # A unit lies in one range, and is all of it but in tests.
         self._unit_bits = unit_bits = min(unit_bits, (frames & -frames).bit_length() - 1)
@@ -155,7 +158,7 @@ class TableStore(Store):
         self._garbage_bytes_min = garbage_bytes_min
         self._reader = reader
         self._appender = Appender(
-            writer, epoch, may_retry=self._may_retry, pause=pause, reserve_bytes=reserve_bytes
+            writer, epoch, may_retry=may_retry, pause=pause, reserve_bytes=reserve_bytes
         )
         self._log_end = LogEnd(epoch, fence)
         self._recent = RecentBlobs(cache_bytes // 2)
@@ -207,7 +210,8 @@ class TableStore(Store):
         is_empty = True
         first = 0
         try:
-            for frame in complete(self._reader, self._log_end, self._lost_in_replay, self._void):
+            for frame in complete(self._reader, self._log_end, self._patience.lost, self._void):
+                self._patience.since = None
                 unit = frame.sequence >> self._unit_bits
                 first = first or frame.sequence
                 if account is None or account.number < unit:
@@ -233,7 +237,8 @@ class TableStore(Store):
         self._oldest = self._sealed_oldest = first
         self._range_bytes = self._held_from((self._fence + 1) // self._range_frames * self._range_frames)
         try:
-            self._appender.begin(first)
+            self._patience.since = None
+            self._appender.begin(first, self._patience.lost)
         except StoreFenced:
             raise
         except StoreFailed as error:
@@ -251,13 +256,6 @@ class TableStore(Store):
         if former is not None:
             self._accounts.end(former, former.file_bytes)
         return self._accounts.begin(unit)
-
-    def _lost_in_replay(self, error: OutcomeUnknown) -> None:
-        if not self._may_retry():
-            raise StoreUnavailable(
-                f"the log cannot be read, and this node stops or lost the shard: {error}"
-            ) from error
-        self._pause(0.1)
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
         add = self._accounts.add_live

@@ -2,22 +2,74 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from pairbus.server.cluster.keeper import LeaseView
+from pairbus.server.cluster.lease import LeaseState
 from pairbus.server.cluster.node import Node
 from pairbus.server.config.options import ClusterOptions, Options
+from pairbus.storage.table.patience import StoreUnreachable
+from pairbus.storage.table.ports import Acquired
+
+
+def new_node(tmp_path: Path, assemble: Any = None) -> Node:
+    database: Any = SimpleNamespace(settings=lambda: None)
+    return Node(
+        Options(data=tmp_path, namespace="contoso"), ClusterOptions(node="node-0"), database, assemble
+    )
+
+
+async def test_metrics_of_a_node_that_starts_or_stops_are_not_there(tmp_path: Path) -> None:
+    node = new_node(tmp_path)
+    assert [node.health(target)[0] for target in ("/health", "/health/owner", "/health/metrics")] == [503] * 3
+    assert node.metrics() == []
+
+
+class FakeKeeper:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, object]] = []
+
+    def withdraw(self, hold_off_ms: int | None = None) -> None:
+        self.calls.append(("withdraw", hold_off_ms))
+
+    def drained(self) -> None:
+        self.calls.append(("drained", None))
+
+    def view(self) -> LeaseView:
+        return LeaseView(LeaseState.IDLE, None, None, "", (), 0)
+
+
+@pytest.mark.promise("S8")
+async def test_a_node_that_cannot_read_the_log_gives_the_lease_back_and_says_why(tmp_path: Path) -> None:
+    def assemble(*_: object) -> object:
+        raise StoreUnreachable("too many connections")
+
+    node = new_node(tmp_path, assemble)
+    keeper: Any = FakeKeeper()
+    node._keeper = keeper
+    for pause_ms in (1_000, 2_000):
+        node._is_building = True
+        await node._build(Acquired(1, 1))
+        assert keeper.calls == [("withdraw", pause_ms), ("drained", None)]
+        keeper.calls.clear()
+    assert not node._is_building
+    assert not node._ended.done(), "it stays, relays, and tries again"
+    status, _, body = node.health("/health")
+    assert (status, json.loads(body)["reason"]) == (
+        503,
+        "this node could not take over: too many connections",
+    )
 
 
 async def test_the_collector_learns_what_the_owner_holds_and_that_a_relay_holds_nothing(
     tmp_path: Path,
 ) -> None:
-    database: Any = SimpleNamespace(settings=lambda: None)
-    assemble: Any = None
-    node = Node(
-        Options(data=tmp_path, namespace="contoso"), ClusterOptions(node="node-0"), database, assemble
-    )
+    node = new_node(tmp_path)
     assert node.held_objects() == 0
 
     owner: Any = SimpleNamespace(held_objects=lambda: 4_000_000)
