@@ -62,7 +62,7 @@ class ClusterSeat(Protocol):
         """Whether output may be written at this instant."""
 
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Where the node listens: for everything, and for HTTP alone. The node accepts, the server adopts."""
+        """Where the node listens: for everything, and for HTTP and WebSocket alone. The node accepts, the server adopts."""
 
     def certificates(self) -> CertificateFiles:
         """The certificate that all nodes share."""
@@ -174,7 +174,7 @@ class Server:
         Args:
             transport: The connection.
             first: What was read of it.
-            http_only: It came through the address that serves HTTP alone.
+            http_only: It came through the address for HTTP.
             relayed_for: The peer, if another node relays it.
         """
         if self._registry is None or self._driver is None or self._is_stopping:

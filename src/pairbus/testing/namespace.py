@@ -174,7 +174,7 @@ class Namespace:
 
     @property
     def http_address(self) -> str:
-        """``host:port`` of the address that serves HTTP only."""
+        """``host:port`` of the address that serves HTTP and WebSocket only."""
         return self._running().http
 
     @property

@@ -152,7 +152,7 @@ async def test_an_unknown_caller_that_is_refused_again_and_again_is_shown_the_do
     def answer(_: HttpRequest) -> HttpResponse:
         return HttpResponse(401, [], b"")
 
-    http = HttpLayer(answer, peer="", secure=False, upgrade=False, body_bytes_max=10, now=lambda: 0)
+    http = HttpLayer(answer, peer="", secure=False, body_bytes_max=10, now=lambda: 0)
     for number in range(REFUSALS_MAX):
         assert not http.is_ended, number
         http.receive(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import ssl
 from pathlib import Path
 
@@ -159,6 +160,29 @@ async def test_websocket_with_an_encoded_dollar_sign_is_the_same_place(tmp_path:
 
             async with asyncio.timeout(WAIT_SECONDS):
                 assert await client.recv() == b"<" + HEADER + b">"
+
+
+OFFERS = {
+    ("AMQPWSB10",): "AMQPWSB10",
+    ("amqp",): "amqp",
+    ("amqp", "AMQPWSB10"): "amqp",
+    ("AMQPWSB10", "amqp"): "AMQPWSB10",
+    ("chat", "amqp"): "amqp",
+}
+
+
+@pytest.mark.parametrize("address", ["amqp", "http"])
+async def test_both_names_of_amqp_open_a_websocket_on_every_address(tmp_path: Path, address: str) -> None:
+    async with serving(tmp_path) as running:
+        host, port = running.amqp if address == "amqp" else running.http
+        for path, (offered, answered) in itertools.product(["/", "/$servicebus/websocket"], OFFERS.items()):
+            async with websocket_connect(
+                f"ws://{host}:{port}{path}", subprotocols=[Subprotocol(name) for name in offered]
+            ) as client:
+                assert client.subprotocol == answered
+                await client.send(HEADER)
+                async with asyncio.timeout(WAIT_SECONDS):
+                    assert await client.recv() == b"<" + HEADER + b">"
 
 
 async def test_websocket_elsewhere_or_without_the_subprotocol_is_refused(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Options:
     Args:
         data: Directory for the store, certificates and logs of this namespace.
         amqp: Host and port that understand everything; port 0 takes a free one.
-        http: Host and port for HTTP(S) alone; None for no such address.
+        http: Host and port for HTTP(S) and WebSocket alone; None for no such address.
         store: URL of the store; None for the embedded one in ``data``, ``postgresql://…`` for a database, ``memory:`` for tests.
         tls: Serve TLS; without it only this machine is served.
         tls_cert: A certificate chain of one's own instead of the broker's; goes with ``tls_key``.
@@ -164,7 +164,9 @@ class ServeSettings:
         metavar="HOST:PORT",
     )
     http: str = option(
-        "A second address, for HTTP(S) only; 'off' for none.", HTTP_ADDRESS_DEFAULT, metavar="HOST:PORT"
+        "A second address, for HTTP(S) and WebSocket only; 'off' for none.",
+        HTTP_ADDRESS_DEFAULT,
+        metavar="HOST:PORT",
     )
     store: str | None = option(
         "postgresql://host[,host]/database to share the namespace with other nodes; memory: to keep nothing.  "

@@ -27,7 +27,6 @@ class HttpLayer:
 
     Args:
         answer: Answers one whole request.
-        upgrade: Whether a request may become a WebSocket here.
         now: The broker's clock, for the date header.
     """
 
@@ -44,7 +43,6 @@ class HttpLayer:
         "_pending_bytes",
         "_refusals",
         "_secure",
-        "_upgrade",
         "is_behind",
         "is_ended",
         "is_known",
@@ -58,14 +56,12 @@ class HttpLayer:
         *,
         peer: str,
         secure: bool,
-        upgrade: bool,
         body_bytes_max: int,
         now: Callable[[], int],
     ) -> None:
         self._answer = answer
         self._peer = peer
         self._secure = secure
-        self._upgrade = upgrade
         self._body_bytes_max = body_bytes_max
         self._now = now
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
@@ -164,7 +160,7 @@ class HttpLayer:
                 self._refuse(
                     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head exceeds {HEADER_BYTES_MAX} bytes"
                 )
-            elif self._upgrade and _asks_for_websocket(event):
+            elif _asks_for_websocket(event):
                 self.upgrade_head = _head_bytes(event)
             elif _content_length(event) > self._body_bytes_max:
                 self._refuse_body()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from websockets.exceptions import NegotiationError
 from websockets.exceptions import ProtocolError as WebSocketProtocolError
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -11,12 +13,27 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-WEBSOCKET_PATH: Final = "/$servicebus/websocket"
-SUBPROTOCOL: Final = Subprotocol("AMQPWSB10")
+WEBSOCKET_PATHS: Final = ("/$servicebus/websocket", "")
+"""Where AMQP over WebSocket is served, without a slash at the end. The Go client and generic clients take the root."""
+SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))
+"""The service's own name, and the registered one of OASIS's AMQP WebSocket binding, which the Go client and Qpid JMS send."""
 FRAME_BYTES_MAX: Final = 1024 * 1024
 """The largest frame accepted; frames of an AMQP stream need not be large."""
 SEND_BYTES_MAX: Final = 64 * 1024
 """The largest frame sent: some clients refuse messages beyond a few MiB."""
+
+
+class AmqpServerProtocol(ServerProtocol):
+    """Takes the client's first choice among the subprotocols.
+
+    A function given to ``ServerProtocol`` would become a method of the object in the object, and so a circle.
+    """
+
+    def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
+        for subprotocol in subprotocols:
+            if subprotocol in SUBPROTOCOLS:
+                return subprotocol
+        raise NegotiationError(f"none of the subprotocols is served here; offer {' or '.join(SUBPROTOCOLS)}")
 
 
 class WebSocketLayer:
@@ -29,7 +46,7 @@ class WebSocketLayer:
     __slots__ = ("_protocol", "is_accepted", "is_ended")
 
     def __init__(self, head: bytes) -> None:
-        self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=FRAME_BYTES_MAX)
+        self._protocol = AmqpServerProtocol(subprotocols=SUBPROTOCOLS, max_size=FRAME_BYTES_MAX)
         self.is_accepted = False
         self.is_ended = False
         """Nothing more will come: the peer closed or broke the protocol."""
@@ -92,4 +109,4 @@ def is_websocket_path(target: str) -> bool:
     The .NET client and clients on uAMQP end it with a slash.
     """
     path = target.partition("?")[0]
-    return path.replace("%24", "$").lower().removesuffix("/") == WEBSOCKET_PATH
+    return path.replace("%24", "$").lower().removesuffix("/") in WEBSOCKET_PATHS

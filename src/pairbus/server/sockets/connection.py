@@ -47,7 +47,7 @@ class SocketConnection(ConnectionState):
 
     Args:
         registry: What all connections of the server share.
-        http_only: Came through the address that writes HTTP alone.
+        http_only: Came through the address for HTTP: AMQP is served there over WebSocket only.
     """
 
     __slots__ = ()
@@ -410,7 +410,6 @@ class SocketConnection(ConnectionState):
             self._registry.answer,
             peer=self._peer,
             secure=self._tls is not None,
-            upgrade=not self._http_only,
             body_bytes_max=self._registry.limits.http_body_bytes_max,
             now=self._driver.now,
         )

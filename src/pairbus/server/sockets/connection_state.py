@@ -23,7 +23,7 @@ class ConnectionState(asyncio.Protocol):
     Args:
         registry: What all connections of the server share.
         driver: Gives the time, and is asked for turns.
-        http_only: The connection came through the address that serves HTTP alone.
+        http_only: The connection came through the address for HTTP: AMQP is served there over WebSocket only.
     """
 
     __slots__ = (
