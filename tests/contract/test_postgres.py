@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 
 from pairbus.errors import UsageError
 from pairbus.storage.postgres import schema
-from pairbus.storage.postgres.connection import Address, Session
+from pairbus.storage.postgres.connection import Address, NotAnswered, Session
 from pairbus.storage.postgres.database import Database
-from pairbus.storage.postgres.opening import is_database, open_database
+from pairbus.storage.postgres.opening import find_database, is_database, open_database
+from pairbus.storage.postgres.waiting import waits_for
 from pairbus.storage.table.ports import (
     FrameMark,
     OutcomeUnknown,
@@ -27,6 +29,7 @@ from tests.postgres_kit import PostgresServer, own_server, shared_server
 
 MARK = FrameMark(1, 5)
 WAIT_SECONDS_MAX = 60
+SHORT_SECONDS = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +232,38 @@ def test_a_commit_whose_wait_for_the_standby_is_cancelled_proves_nothing() -> No
                 hanging.result(WAIT_SECONDS_MAX)
             with pytest.raises(TableFailed, match="closed"):
                 writer.mark_of(4)
+        # A command does not wait for ever either, and says what for.
+        command = find_database(server.url(), "contoso", SHORT_SECONDS).lease()
+        with pytest.raises(
+            NotAnswered, match=r"waits for a synchronous standby .*nobody.* may still take effect"
+        ):
+            command.renew(1, "", 1)
+        command.close()
+
+
+def test_a_command_does_not_wait_for_ever_for_a_lock_of_others(url: str, database: Database) -> None:
+    with psycopg.connect(url) as other:
+        other.execute("lock table pairbus_shard in access exclusive mode")
+        with pytest.raises(NotAnswered, match=rf"lock .*process {other.info.backend_pid}") as refused:
+            find_database(url, database.namespace, SHORT_SECONDS)
+        assert f"no answer within {SHORT_SECONDS:g} s" in str(refused.value)
+    assert find_database(url, database.namespace, WAIT_SECONDS_MAX).shard == database.shard
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            ("IPC", "SyncRep", "", "ANY 1 (gone)"),
+            "a synchronous standby (synchronous_standby_names is 'ANY 1 (gone)')",
+        ),
+        (("Lock", "relation", "17, 18", ""), "a lock that another session holds (process 17, 18)"),
+        (("IO", "WALSync", "", ""), "at work (IO: WALSync)"),
+        (("", "", "", ""), "the database is at work"),
+    ],
+)
+def test_what_a_command_waits_for_is_told_in_words(row: tuple[str, str, str, str], said: str) -> None:
+    assert said in waits_for(*row)
 
 
 @pytest.mark.promise("S3", "S5", "S8")

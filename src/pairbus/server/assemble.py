@@ -49,6 +49,8 @@ BROKER_RANDOM_BYTES: Final = 32
 STORE_DIRECTORY: Final = "store"
 MOVED_DIRECTORY: Final = f"{STORE_DIRECTORY}.moved"
 """What is left of a log whose namespace was moved to a database."""
+MOVED_TO_FILE: Final = "moved-to"
+"""Names that database, in MOVED_DIRECTORY."""
 AUDIT_DIRECTORY: Final = "audit"
 MESSAGE_AUDIT_DIRECTORY: Final = "messages-audit"
 USAGE_DIRECTORY: Final = "usage"
@@ -252,14 +254,25 @@ def open_table_store(
     )
 
 
+def refuse_moved(data: Path) -> None:
+    """Raises StoreUnavailable if the namespace of a data directory was moved to a database."""
+    aside = data / MOVED_DIRECTORY
+    if not aside.is_dir() or (data / STORE_DIRECTORY).is_dir():
+        return
+    try:
+        target = (aside / MOVED_TO_FILE).read_text(encoding="utf-8").strip()
+    except OSError:  # an earlier version moved it
+        target = "a database"
+    raise StoreUnavailable(
+        f"the namespace of {data} was moved to {target}: serve it with --store postgresql://host/database, or move it "
+        "back with `pairbus store move`"
+    )
+
+
 def _refuse_a_store_that_is_gone(data: Path) -> None:
     """A broker writes its ready file after its first commit. If that file is there, an empty store has lost everything."""
     directory = data / STORE_DIRECTORY
-    if (data / MOVED_DIRECTORY).is_dir() and not directory.is_dir():
-        raise StoreUnavailable(
-            f"the namespace of {data} was moved to a database: serve it with --store postgresql://host/database, or move it "
-            "back with `pairbus store move`"
-        )
+    refuse_moved(data)
     if (data / READY_FILE).is_file() and not any(
         name != LOCK_FILE for name in (os.listdir(directory) if directory.is_dir() else ())
     ):

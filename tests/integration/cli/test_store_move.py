@@ -238,9 +238,21 @@ def test_a_namespace_is_the_same_in_the_database_and_on_disk_again(
 
 def test_what_was_moved_away_is_not_served_by_mistake(data: Path, url: str, tmp_path: Path) -> None:
     moved("--data", data, "--to", url)
-    with pytest.raises(StoreUnavailable, match="moved to a database"):
+    with pytest.raises(StoreUnavailable, match="was moved to database '"):
         open_store(Options(namespace=NAME, data=data))
+    for command in (["check"], ["move", "--to", url]):
+        arguments = ["store", *command, "--data", str(data)]
+        result = CliRunner().invoke(root, arguments, standalone_mode=False)
+        assert isinstance(result.exception, StoreUnavailable), command
+        assert "was moved to database '" in str(result.exception), command
+    (data / "store.moved" / "moved-to").unlink()
+    with pytest.raises(StoreUnavailable, match="was moved to a database"):
+        open_store(Options(namespace=NAME, data=data))  # as an earlier version left it
     moved("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
+    arguments = ["connection-string", "--store", url, "--namespace", NAME]
+    asked = CliRunner().invoke(root, arguments, standalone_mode=False)
+    assert isinstance(asked.exception, StoreUnavailable)
+    assert f"to {tmp_path / 'back'}: ask for its connection string there" in str(asked.exception)
     with pytest.raises(TableFailed, match="was moved"):
         open_database(url, NAME)
     # The way in is open again: what is left there was moved out.

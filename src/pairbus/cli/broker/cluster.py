@@ -83,7 +83,9 @@ class ClusterFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class MoveFlags(ClusterFlags):
-    timeout: float = option("Seconds to wait for the next owner.", 30.0, metavar="SECONDS")
+    timeout: float = option(
+        "Seconds to wait for the next owner, and for each answer of the database.", 30.0, metavar="SECONDS"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +115,12 @@ class Tables:
 
 @contextlib.contextmanager
 def _tables(flags: ClusterFlags) -> Iterator[Tables]:
-    from pairbus.storage.postgres.opening import find_database, is_database
+    from pairbus.storage.postgres.opening import ANSWER_SECONDS_MAX, find_database, is_database
 
     if not is_database(flags.store):
         raise UsageError("--store must name a database, such as postgresql://pairbus@db-1,db-2/pairbus")
-    database = find_database(flags.store, flags.namespace)
+    seconds_max = flags.timeout if isinstance(flags, MoveFlags) else ANSWER_SECONDS_MAX
+    database = find_database(flags.store, flags.namespace, seconds_max)
     tables = Tables(database.lease(), database.nodes())
     try:
         yield tables

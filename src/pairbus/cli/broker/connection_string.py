@@ -12,7 +12,7 @@ import click
 from pairbus.cli.kit.namespace import data_directory
 from pairbus.cli.kit.options import command, json_option, option
 from pairbus.cli.kit.output import show
-from pairbus.errors import UsageError
+from pairbus.errors import StoreUnavailable, UsageError
 
 EPILOG: Final = """\b
 Examples:
@@ -72,11 +72,16 @@ def connection_string(flags: ConnectionStringFlags) -> int:
 
 def _from_database(flags: ConnectionStringFlags, url: str) -> int:
     from pairbus.server.cluster.joining import joined_connection_string
-    from pairbus.storage.postgres.opening import find_database, is_database
+    from pairbus.storage.postgres.opening import ANSWER_SECONDS_MAX, find_database, is_database
 
     if not is_database(url):
         raise UsageError("--store must name a database, such as postgresql://pairbus@db-1,db-2/pairbus")
-    database = find_database(url, flags.namespace)
+    database = find_database(url, flags.namespace, ANSWER_SECONDS_MAX)
+    target = database.moved_to()
+    if target is not None:
+        raise StoreUnavailable(
+            f"namespace {flags.namespace} was moved from {database} to {target}: ask for its connection string there"
+        )
     nodes, settings = database.nodes(), database.settings()
     try:
         text, names, is_served = joined_connection_string(

@@ -260,11 +260,11 @@ def move(flags: MoveFlags) -> None:
 
 
 def _database(url: str, namespace: str) -> Database:
-    from pairbus.storage.postgres.opening import is_database, named_database
+    from pairbus.storage.postgres.opening import ANSWER_SECONDS_MAX, is_database, named_database
 
     if not is_database(url):
         raise UsageError("--to and --from take a URL of the form postgresql://user@host[,host]/database")
-    return named_database(url, namespace)
+    return named_database(url, namespace, ANSWER_SECONDS_MAX)
 
 
 @command(RepairFlags, REPAIR_EXAMPLES, group=store)

@@ -30,7 +30,7 @@ from pairbus.engine.namespace import Namespace
 from pairbus.engine.records import AuditMarked, MessageStored
 from pairbus.errors import StorageError, StoreFailed, StoreFull, StoreUnavailable, UsageError
 from pairbus.model.message import Message
-from pairbus.server.assemble import MOVED_DIRECTORY, STORE_DIRECTORY, open_table_store, recover
+from pairbus.server.assemble import MOVED_DIRECTORY, MOVED_TO_FILE, STORE_DIRECTORY, open_table_store, recover
 from pairbus.server.cluster.authority import give_authority, keep_authority
 from pairbus.server.files import sync_directory
 from pairbus.server.offline.export import facts_of
@@ -98,6 +98,9 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
         shutil.rmtree(aside, ignore_errors=True)
         (data / STORE_DIRECTORY).rename(aside)
         sync_directory(data)
+        # For people only, so it need not be durable. It names hosts and database, nothing secret.
+        with suppress(OSError):
+            (aside / MOVED_TO_FILE).write_text(f"{database}\n", encoding="utf-8")
     return moved
 
 

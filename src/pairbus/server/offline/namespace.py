@@ -16,7 +16,7 @@ from pairbus.engine.records import DuplicateSeen, MessageStored, NamespacePut, S
 from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.model.access import ROOT_RULE
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC
-from pairbus.server.assemble import STORE_DIRECTORY, recover
+from pairbus.server.assemble import STORE_DIRECTORY, recover, refuse_moved
 from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.config.options import AMQP_ADDRESS_DEFAULT, HTTP_ADDRESS_DEFAULT
 from pairbus.server.ready import READY_FILE, ReadyInfo, connection_string, read_ready_file
@@ -89,6 +89,7 @@ class EntityCounts:
 def store_directory(data: Path) -> Path:
     """Where a broker's data directory keeps its log. StoreUnavailable if there is none: nothing is made here."""
     directory = data / STORE_DIRECTORY
+    refuse_moved(data)
     if not holds_data(directory):
         raise StoreUnavailable(
             f"{data} holds no data of a namespace: name the directory that was given to `pairbus serve --data`"

@@ -22,6 +22,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from pairbus.errors import UsageError
+from pairbus.storage.postgres.waiting import Watch
 from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, TableFailed, TableFull
 
 CONNECT_SECONDS_MAX: Final = 5
@@ -73,9 +74,11 @@ class Address:
 
     Args:
         url: ``postgresql://user:password@host[,host…]/database?…``, as libpq takes it.
+        answer_seconds_max: How long a call may take, for commands (``waiting``); None: as long as it takes, for the broker (rule 2).
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, answer_seconds_max: float | None = None) -> None:
+        self.answer_seconds_max = answer_seconds_max
         try:
             found = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -123,6 +126,18 @@ class Session:
         self._connection: psycopg.Connection[Any] | None = None
         self._warning = ""
         self._prepared: set[bytes] = set()
+        seconds = address.answer_seconds_max
+        self._watch = (
+            None
+            if seconds is None
+            else Watch(
+                seconds,
+                lambda: self._connection,
+                lambda: address.connect("diagnosis"),
+                self._cut,
+            )
+        )
+        self._bound: contextlib.AbstractContextManager[None] = self._watch or contextlib.nullcontext()
         self._in_use = threading.Lock()
         """Held during a call: libpq's connection must not go while it is used."""
         self._is_closed = False
@@ -136,6 +151,10 @@ class Session:
             finally:
                 self._in_use.release()
             return
+        self._cut()
+
+    def _cut(self) -> None:
+        """End the call under way, from another thread."""
         connection = self._connection
         if connection is not None:
             # The socket is shut down below the call, which then ends; its own thread closes the connection.
@@ -176,7 +195,7 @@ class Session:
 
     def run(self, script: str) -> pq.abc.PGresult:
         """Send statements without parameters, as one transaction. Returns the last result."""
-        with self._in_use:
+        with self._in_use, self._bound:
             wire = self._wire()
             self._warning = ""
             return self._check(wire.exec_(script.encode()), "")
@@ -188,7 +207,7 @@ class Session:
 
         Raises SequenceTaken, OutcomeUnknown, TableFull or TableFailed.
         """
-        with self._in_use:
+        with self._in_use, self._bound:
             wire = self._wire()
             if name not in self._prepared:
                 self._check(wire.prepare(name, statement, types), "")
@@ -233,6 +252,8 @@ class Session:
                 return LockTimedOut(text)
         if lost or not state or state == _READ_ONLY or state.startswith(_PASSING_CLASSES):
             self.hang_up()
+            if self._watch is not None and self._watch.overdue:
+                return NotAnswered(f"{self.address}: {self._watch.overdue}")
             return OutcomeUnknown(f"the connection to {self.address} was lost: {text}")
         if what:
             self.hang_up()
@@ -249,3 +270,7 @@ class NoRange(TableFailed):
 
 class NoTable(TableFailed):
     """A table that the statement names is not there."""
+
+
+class NotAnswered(TableFailed):
+    """The database took too long for a command. What was asked may still take effect."""

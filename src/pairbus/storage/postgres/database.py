@@ -25,10 +25,18 @@ class Database:
         url: ``postgresql://user@host[,host…]/database``.
         namespace: Whose shard.
         range_frames: Frames in each range of a new shard.
+        answer_seconds_max: See ``connection.Address``.
     """
 
-    def __init__(self, url: str, namespace: str, *, range_frames: int = RANGE_FRAMES) -> None:
-        self.address = Address(url)
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        *,
+        range_frames: int = RANGE_FRAMES,
+        answer_seconds_max: float | None = None,
+    ) -> None:
+        self.address = Address(url, answer_seconds_max)
         self._url = url
         self.namespace = namespace
         self._range_frames = range_frames
@@ -68,7 +76,9 @@ class Database:
         Raises as ``prepare`` does.
         """
         # A namespace's name holds no parentheses.
-        made = Database(self._url, f"{self.namespace} (moving)")
+        made = Database(
+            self._url, f"{self.namespace} (moving)", answer_seconds_max=self.address.answer_seconds_max
+        )
         made.prepare()
         return made
 
