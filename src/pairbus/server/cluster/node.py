@@ -243,7 +243,7 @@ class Node:
         if not name or name == self._cluster.node or not address:
             # Nobody, or one who has not read the log yet: somebody will be the owner in a moment.
             return Route(RouteKind.WAIT)
-        return Route(RouteKind.CLOSE) if address == self._advertised else Route(RouteKind.RELAY, address)
+        return Route(RouteKind.RELAY, address)
 
     def adopt(
         self, transport: asyncio.Transport, first: bytes, *, http_only: bool, relayed_for: str | None
@@ -360,8 +360,8 @@ class Node:
         if owner is None or owner == self._owner:
             return
         before, self._owner = self._owner, owner
-        is_relaying = owner[1] != self._cluster.node and owner[2] != self._advertised
-        self._relay.owner_changed(owner[2] if is_relaying else "")
+        is_other = owner[1] != self._cluster.node
+        self._relay.owner_changed(owner[2] if is_other else "", (self._options.namespace, owner[1]))
         if owner[2]:
             self._takeovers.served()
         self._owners.saw(owner[0], owner[1])

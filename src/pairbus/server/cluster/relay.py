@@ -128,12 +128,12 @@ class Relay:
             refused_by_reason=dict(sorted(self._refused.items())),
         )
 
-    def owner_changed(self, address: str) -> None:
+    def owner_changed(self, address: str, expected: tuple[str, str] | None = None) -> None:
         """Cut what was relayed to the former owner, so that clients come back, and look again where waiting connections go.
 
-        ``address``: of the owner to relay to; empty: there is none, or this node is it.
+        ``address``: of the owner to relay to; empty: there is none, or this node is it. ``expected``: the namespace and the owner's name.
         """
-        self.reach.aim(address)
+        self.reach.aim(address, expected)
         self.cut_relayed()
         self.reroute()
 

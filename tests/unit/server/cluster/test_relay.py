@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from pairbus.server.cluster.health import role_of
+from pairbus.server.cluster.reach import ask_name
 from pairbus.server.cluster.relay import BUFFERED_BYTES_MAX, MARK, Relay, Route, RouteKind
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
@@ -45,6 +46,7 @@ class Host:
         self.servers: list[Served] = []
         self.relay: Relay | None = None
         self.waiting = -1
+        self.body = b'{"role": "relay"}\n'
 
     def route(self) -> Route:
         return self.now
@@ -62,7 +64,7 @@ class Host:
     def health(self, target: str) -> tuple[int, str, bytes]:
         assert self.relay is not None
         self.waiting = self.relay.statistics().waiting
-        return 503 if target.endswith("/owner") else 200, "application/json", b'{"role": "relay"}\n'
+        return 503 if target.endswith("/owner") else 200, "application/json", self.body
 
 
 class Node:
@@ -343,3 +345,44 @@ async def test_what_is_no_protocol_is_not_relayed(pair: tuple[Node, Node], words
     reader, _ = await relay.connect(words)
     assert await is_closed(reader)
     assert relay.relay.statistics().refused_by_reason == {"protocol": 1}
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        (("contoso", "b"), "node b answers there instead of node a: the --advertise of a is wrong"),
+        (("other", "a"), "namespace other answers there instead of node a: the --advertise of a is wrong"),
+    ],
+)
+async def test_an_address_at_which_another_node_answers_is_told_of_until_the_owner_does(
+    nodes: Callable[..., Node], caplog: pytest.LogCaptureFixture, answers: tuple[str, str], reason: str
+) -> None:
+    """The owner's --advertise leads back to this node, to another that relays, or to another namespace."""
+    relay, other = nodes(), nodes()
+    relay.host.now = Route(RouteKind.RELAY, other.address)
+    reach = relay.relay.reach
+
+    def answer(namespace: str, node: str) -> None:
+        other.host.body = json.dumps({"namespace": namespace, "node": node, "role": "relay"}).encode()
+
+    answer(*answers)
+    relay.relay.owner_changed(other.address, ("contoso", "a"))
+    await until(lambda: reach.failure == reason)
+    reach.connected(other.address)  # as a relayed connection reports: it can be made, and proves nothing
+    role, told = role_of(relay.host.now, reach, False)
+    assert (role, told) == ("silent", f"the owner at {other.address} cannot be reached: {reason}")
+    events = [one for one in caplog.records if getattr(one, "event", "") == "cluster.relay_failed"]
+    assert [one.__dict__["error"] for one in events] == [reason]
+
+    answer("contoso", "a")
+    await until(lambda: not reach.failure)
+    assert role_of(relay.host.now, reach, False) == ("relay", "")
+
+
+@pytest.mark.parametrize("body", [b"", b"not JSON", b"[]", b"{}", b'{"namespace": "contoso"}'])
+async def test_what_does_not_answer_as_a_node_is_taken_for_the_owner(
+    nodes: Callable[..., Node], body: bytes
+) -> None:
+    owner = nodes()
+    owner.host.body = body
+    assert await asyncio.wait_for(ask_name(owner.address), SECONDS_MAX) is None
