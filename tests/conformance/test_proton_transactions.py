@@ -20,6 +20,7 @@ ROLLBACK = "amqp:transaction:rollback"
 TIMEOUT = "amqp:transaction:timeout"
 UNKNOWN_ID = "amqp:transaction:unknown-id"
 LIFETIME_MS = 120_000
+TRANSACTIONAL = 0x34
 
 
 def texts(messages: list[Any]) -> list[str]:
@@ -92,7 +93,8 @@ class Controller:
         else:
             transaction.update(delivery, state)
         if not transaction.settle_before_discharge:  # then the delivery is forgotten at once
-            self.connection.wait(lambda: delivery.settled, timeout=SECONDS_MAX)
+            self.connection.wait(lambda: delivery.remote_state == TRANSACTIONAL, timeout=SECONDS_MAX)
+            assert not delivery.settled
         return delivery
 
     def _wait_for_word(self) -> str:

@@ -439,10 +439,12 @@ class ClientSession:
                 sender = self.sent.pop(delivery_id, None)
                 if sender is not None and frame.state is not None:
                     sender.outcomes[delivery_id] = frame.state
-            elif frame.settled:
-                receiver = self.received.pop(delivery_id, None)
+            else:
+                receiver = self.received.get(delivery_id)
                 if receiver is not None:
                     receiver.outcomes[delivery_id] = frame.state
+                if frame.settled:
+                    self.received.pop(delivery_id, None)
 
 
 class ClientConnection:

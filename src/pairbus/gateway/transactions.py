@@ -2,6 +2,10 @@
 
 Nothing of a transaction is visible before its commit; closing the controller link or the connection, or two
 minutes, roll it back. Each planned piece is checked when it comes and once more before anything is done.
+
+A delivery that is settled in a transaction stays unsettled on its link until the commit: after a rollback it is locked as
+before, and the receiver can settle it again. Where the receiver has settled it already and so forgotten it, as Qpid JMS
+does, a rollback abandons the message.
 """
 
 from __future__ import annotations
@@ -25,13 +29,14 @@ from pairbus.errors import (
 )
 from pairbus.gateway.accept import check, store
 from pairbus.gateway.addressing import node_scope
-from pairbus.gateway.settlement import settlement_of_outcome
+from pairbus.gateway.settlement import ABANDON, Settlement, settlement_of_outcome
 from pairbus.gateway.telemetry.meter import SETTLE
 from pairbus.model.access import LISTEN, SEND
 
 if TYPE_CHECKING:
     from pairbus.amqp.message.scan import Scanned
     from pairbus.amqp.states import Outcome
+    from pairbus.amqp.transport.session import Session
     from pairbus.engine.entity import Entity
     from pairbus.engine.queues.consumer import Lock
     from pairbus.engine.queues.queue import Queue
@@ -39,7 +44,6 @@ if TYPE_CHECKING:
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import Coordinator, ReceiveLink, SendLink
     from pairbus.gateway.management.request import Request
-    from pairbus.gateway.settlement import Settlement
     from pairbus.gateway.telemetry.meter import SendTallies
 
 VALUES_MAX: Final = 64
@@ -86,6 +90,9 @@ class PlannedSend:
         check(connection.broker, self._entity, self._message, more_bytes, self._destination)
         return len(self._message.blob)
 
+    def roll_back(self, connection: GatewayConnection) -> None:
+        """Nothing was done."""
+
     def perform(self, broker: Broker, now: int) -> None:
         store(broker, self._entity, self._message, self._tallies, now, self._destination)
 
@@ -93,13 +100,38 @@ class PlannedSend:
 class PlannedSettlement:
     """A message of this connection to settle at the commit."""
 
-    __slots__ = ("_lock", "_queue", "_scope", "_settlement")
+    __slots__ = (
+        "_code",
+        "_delivery_id",
+        "_lock",
+        "_queue",
+        "_scope",
+        "_session",
+        "_settlement",
+        "is_settled",
+    )
 
     def __init__(self, queue: Queue, scope: str, lock: Lock, settlement: Settlement) -> None:
         self._queue = queue
         self._scope = scope
         self._lock = lock
         self._settlement = settlement
+        self._session: Session | None = None
+        self._delivery_id = -1
+        self._code = 0
+        self.is_settled = False
+        """The receiver has forgotten the delivery."""
+
+    def came_on(self, session: Session, delivery_id: int, code: int, is_settled: bool) -> None:
+        """It came as a disposition with this outcome, not as a management request."""
+        self._session = session
+        self._delivery_id = delivery_id
+        self._code = code
+        self.is_settled = is_settled
+
+    def is_repeated_by(self, code: int) -> bool:
+        """Whether a disposition with this outcome says nothing new."""
+        return self._session is not None and code == self._code
 
     def check(self, connection: GatewayConnection, more_bytes: int) -> int:  # noqa: ARG002 - as for a send
         """Refuse it unless the lock is still held and nothing is left that could be refused half-way."""
@@ -110,6 +142,20 @@ class PlannedSettlement:
     def perform(self, broker: Broker, now: int) -> None:
         self._settlement.apply(broker, self._queue, self._lock, now)
         broker.meter.tally(self._queue.path, SETTLE).add(0)
+        session = self._session
+        if session is not None and session.awaits_settlement(self._delivery_id, self._lock):
+            session.settle_outgoing(self._delivery_id, self._code)
+
+    def roll_back(self, connection: GatewayConnection) -> None:
+        """Give the message back if the receiver has forgotten it; else it is locked as before."""
+        if not self.is_settled:
+            return
+        abandon = Settlement(ABANDON)
+        try:
+            abandon.check(self._queue, self._lock, connection.now)
+        except Refusal:
+            return  # the lock has ended by itself
+        abandon.apply(connection.broker, self._queue, self._lock, connection.now)
 
 
 Work: TypeAlias = PlannedSend | PlannedSettlement
@@ -125,8 +171,8 @@ class Transaction:
     work: list[Work] = field(default_factory=list)
     size: int = 0
     """Bytes of the messages it will store; they wait in memory."""
-    settled: dict[int, None] = field(default_factory=dict)
-    """Tokens of the locks it settles: each once."""
+    settled: dict[int, PlannedSettlement] = field(default_factory=dict)
+    """What it settles, by the token of the lock: each once."""
     is_failed: bool = False
     """A piece was refused: the whole can only be rolled back."""
 
@@ -170,10 +216,11 @@ def _discharge(connection: GatewayConnection, fields: list[object]) -> None:
     txn_id = fields[0] if fields else None
     is_failed = bool(fields[1]) if len(fields) > 1 else False
     transaction = _find(connection, txn_id)
-    del connection.transactions[transaction.txn_id]
     if is_failed:
+        roll_back(connection, transaction)
         return
     if transaction.is_failed:
+        roll_back(connection, transaction)
         raise TransactionRolledBack("A part of the transaction was refused: it was rolled back.")
     now = connection.now
     size = 0
@@ -181,7 +228,9 @@ def _discharge(connection: GatewayConnection, fields: list[object]) -> None:
         for work in transaction.work:
             size += work.check(connection, size)
     except Refusal as refusal:
+        roll_back(connection, transaction)
         raise TransactionRolledBack(f"The transaction was rolled back: {refusal.description}") from refusal
+    del connection.transactions[transaction.txn_id]
     for work in transaction.work:
         work.perform(connection.broker, now)
 
@@ -199,7 +248,10 @@ def _find(connection: GatewayConnection, txn_id: object) -> Transaction:
 
 
 def roll_back(connection: GatewayConnection, transaction: Transaction) -> None:
+    """The work is not done."""
     connection.transactions.pop(transaction.txn_id, None)
+    for work in transaction.work:
+        work.roll_back(connection)
 
 
 def _plan(connection: GatewayConnection, transaction: Transaction, work: Work) -> None:
@@ -238,12 +290,14 @@ def _plan_settlement(
     scope: str,
     lock: Lock,
     settlement: Settlement,
-) -> None:
+) -> PlannedSettlement:
     if lock.token in transaction.settled:
         transaction.is_failed = True
         raise ArgumentError("A message was settled twice in one transaction.")
-    _plan(connection, transaction, PlannedSettlement(queue, scope, lock, settlement))
-    transaction.settled[lock.token] = None
+    work = PlannedSettlement(queue, scope, lock, settlement)
+    _plan(connection, transaction, work)
+    transaction.settled[lock.token] = work
+    return work
 
 
 def add_sends(
@@ -258,21 +312,41 @@ def add_sends(
 
 
 def add_settlement(
-    connection: GatewayConnection, context: ReceiveLink, delivery_id: int, lock: Lock, outcome: Outcome
+    connection: GatewayConnection,
+    context: ReceiveLink,
+    delivery_id: int,
+    lock: Lock,
+    outcome: Outcome,
+    settled: bool,
 ) -> None:
-    """Plan a settlement from the link and answer it under the transaction."""
+    """Plan a settlement from the link and answer it under the transaction, unless the receiver has settled it itself."""
     inner = outcome.inner
     if inner is None or outcome.txn_id is None:
         raise ArgumentError("A transactional settlement needs a transaction id and an outcome.")
     transaction = _find(connection, outcome.txn_id)
-    try:
-        settlement = settlement_of_outcome(inner)
-    except ArgumentError:
-        transaction.is_failed = True
-        raise
-    _plan_settlement(connection, transaction, context.queue, context.scope, lock, settlement)
-    state = encode_transactional(outcome.txn_id, encode_outcome_code(inner.code))
-    context.link.session.settle_outgoing_state(delivery_id, state)
+    session = context.link.session
+    work = transaction.settled.get(lock.token)
+    if work is None or not work.is_repeated_by(inner.code):
+        try:
+            settlement = settlement_of_outcome(inner)
+        except ArgumentError:
+            transaction.is_failed = True
+            raise
+        work = _plan_settlement(connection, transaction, context.queue, context.scope, lock, settlement)
+    work.came_on(session, delivery_id, inner.code, settled)
+    if not settled:
+        state = encode_transactional(outcome.txn_id, encode_outcome_code(inner.code))
+        session.answer_outgoing(delivery_id, state)
+
+
+def forgotten(connection: GatewayConnection, lock: Lock) -> bool:
+    """The receiver settles without a word what an open transaction settles: the transaction decides. False: none does."""
+    for transaction in connection.transactions.values():
+        work = transaction.settled.get(lock.token)
+        if work is not None:
+            work.is_settled = True
+            return True
+    return False
 
 
 def add_schedule(

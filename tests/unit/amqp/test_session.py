@@ -195,15 +195,17 @@ def test_scattered_echoes_stay_apart() -> None:
     assert [(d[1], d[2]) for d in dispositions(wire)] == [(ids[0], ids[0]), (ids[2], ids[3])]
 
 
-def test_transactional_settlement_is_answered_with_any_state() -> None:
+def test_transactional_settlement_is_answered_and_settles_nothing_yet() -> None:
     wire = Wire().begun()
     wire.handler.echoes_settlements = False
     (first,) = sending(wire, 1)
     wire.dispose(first, first, settled=False, state=encode_transactional(b"txn", STATE_ACCEPTED))
 
-    wire.handler.sessions[0].settle_outgoing_state(first, encode_transactional(b"txn", STATE_ACCEPTED))
+    session = wire.handler.sessions[0]
+    session.answer_outgoing(first, encode_transactional(b"txn", STATE_ACCEPTED))
 
-    assert dispositions(wire) == [(False, first, first, True, 0x34)]
+    assert dispositions(wire) == [(False, first, first, False, 0x34)]
+    assert list(session.unsettled) == [first]
 
 
 def test_settling_what_is_not_known_any_more_is_answered_as_lost_lock() -> None:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.message.whole import encode_message
-from pairbus.amqp.states import ACCEPTED_CODE, STATE_ACCEPTED, Outcome, encode_transactional
+from pairbus.amqp.states import (
+    ACCEPTED_CODE,
+    REJECTED_CODE,
+    STATE_ACCEPTED,
+    STATE_RELEASED,
+    Outcome,
+    encode_rejected,
+    encode_transactional,
+)
 from pairbus.amqp.types import Described, Symbol, ULong
 from pairbus.engine.entity import Entity
 from pairbus.gateway.transactions import LIFETIME_MS, TRANSACTIONS_MAX, WORK_MAX
 from pairbus.model.entity import Settings
-from tests.simulation.wire import ClientSender, declared_txn_id
+from tests.simulation.wire import ClientReceiver, ClientSender, declared_txn_id
 from tests.unit.gateway.wire_bench import Peer, WireBench, message
 
 
@@ -131,8 +139,116 @@ def test_a_refused_part_spoils_the_whole() -> None:
     assert desk.active == 0
 
 
+def received(desk: Desk, count: int = 1) -> ClientReceiver:
+    """A receiver that got so many messages."""
+    for number in range(count):
+        desk.sender.send(message(number))
+    receiver = desk.peer.session.receiver("q", credit=count)
+    desk.bench.settle()
+    assert len(receiver.deliveries) == count
+    return receiver
+
+
 @pytest.mark.promise("B14")
-def test_a_settlement_twice_in_one_transaction_is_refused() -> None:
+def test_a_settlement_in_a_transaction_leaves_the_delivery_unsettled_until_the_commit() -> None:
+    desk = Desk()
+    receiver = received(desk, 2)
+    first, second = (delivery.delivery_id for delivery in receiver.deliveries)
+    txn_id = desk.declare()
+    receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, STATE_ACCEPTED))
+    receiver.settle(receiver.deliveries[1], encode_transactional(txn_id, encode_rejected(None)))
+    desk.bench.settle()
+
+    unsettled = desk.peer.session.received
+    assert set(unsettled) == {first, second}
+    assert {receiver.outcomes[one].txn_id for one in (first, second)} == {txn_id}  # type: ignore[union-attr]
+    assert desk.discharge(txn_id).code == ACCEPTED_CODE
+    assert not unsettled
+    assert [receiver.outcomes[one].code for one in (first, second)] == [ACCEPTED_CODE, REJECTED_CODE]  # type: ignore[union-attr]
+    assert desk.active == 0
+    assert desk.entity.counts().dead_letter == 1
+
+
+@pytest.mark.promise("B14")
+@pytest.mark.parametrize("again", ["plainly", "plainly and settled", "in a transaction"])
+@pytest.mark.parametrize("end", ["rollback", "refused commit", "lifetime", "controller"])
+def test_after_a_rollback_a_delivery_can_be_settled_again(end: str, again: str) -> None:
+    desk = Desk(Settings(lock_duration_ms=300_000))
+    receiver = received(desk)
+    delivery = receiver.deliveries[0]
+    txn_id = desk.declare()
+    receiver.settle(delivery, encode_transactional(txn_id, STATE_ACCEPTED))
+    desk.bench.settle()
+    if end == "rollback":
+        desk.discharge(txn_id, fail=True)
+    elif end == "refused commit":
+        desk.send(txn_id, message(message_annotations={Symbol("x-opt-partition-key"): "p" * 200}))
+        assert desk.discharge(txn_id).error is not None
+    elif end == "lifetime":
+        desk.bench.wait(LIFETIME_MS)
+        assert desk.discharge(txn_id).error is not None
+    else:
+        desk.controller.detach()
+        desk.bench.settle()
+        desk.controller = desk.peer.session.sender(None, coordinator=True)
+        desk.bench.settle()
+    assert desk.active == 1
+
+    if again == "in a transaction":
+        second = desk.declare()
+        receiver.settle(delivery, encode_transactional(second, STATE_ACCEPTED))
+        assert desk.discharge(second).code == ACCEPTED_CODE
+    else:
+        receiver.complete(delivery, settled=again == "plainly and settled")
+        desk.bench.settle()
+    assert desk.active == 0
+    assert not desk.peer.session.received
+    assert len(receiver.deliveries) == 1
+    if again != "plainly and settled":
+        assert receiver.outcomes[delivery.delivery_id].code == ACCEPTED_CODE  # type: ignore[union-attr]
+
+
+@pytest.mark.promise("B14")
+def test_what_the_receiver_settled_itself_is_given_back_by_a_rollback() -> None:
+    desk = Desk()
+    receiver = received(desk)
+    txn_id = desk.declare()
+    receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, STATE_ACCEPTED), settled=True)
+    desk.discharge(txn_id, fail=True)
+    receiver.grant(1)
+    desk.bench.settle()
+
+    assert [delivery.message.header[4] for delivery in receiver.deliveries] == [0, 1]
+    second = desk.declare()
+    receiver.settle(receiver.deliveries[1], encode_transactional(second, STATE_ACCEPTED), settled=True)
+    assert desk.discharge(second).code == ACCEPTED_CODE
+    assert desk.active == 0
+
+
+@pytest.mark.promise("B14")
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_delivery_that_the_receiver_settles_before_the_discharge_follows_the_transaction(
+    with_state: bool, fail: bool
+) -> None:
+    desk = Desk()
+    receiver = received(desk)
+    txn_id = desk.declare()
+    state = encode_transactional(txn_id, STATE_ACCEPTED)
+    receiver.settle(receiver.deliveries[0], state)
+    desk.bench.settle()
+    receiver.settle(receiver.deliveries[0], state if with_state else b"", settled=True)
+    desk.bench.settle()
+
+    assert desk.discharge(txn_id, fail=fail).code == ACCEPTED_CODE
+    assert desk.active == (1 if fail else 0)
+    receiver.grant(1)
+    desk.bench.settle()
+    assert len(receiver.deliveries) == (2 if fail else 1)
+
+
+@pytest.mark.promise("B14")
+def test_a_settlement_that_is_repeated_in_its_transaction_counts_once() -> None:
     desk = Desk()
     desk.sender.send(message("work"))
     receiver = desk.peer.session.receiver("q", credit=1)
@@ -141,9 +257,21 @@ def test_a_settlement_twice_in_one_transaction_is_refused() -> None:
     for _ in range(2):
         receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, STATE_ACCEPTED))
         desk.bench.settle()
-    desk.discharge(txn_id)
+    assert desk.discharge(txn_id).code == ACCEPTED_CODE
     assert not desk.peer.client.closed
-    assert desk.entity.counts().total in (0, 1)
+    assert desk.entity.counts().total == 0
+
+
+@pytest.mark.promise("B14")
+def test_two_outcomes_for_one_message_in_one_transaction_are_refused() -> None:
+    desk = Desk()
+    receiver = received(desk)
+    txn_id = desk.declare()
+    for state in (STATE_ACCEPTED, STATE_RELEASED):
+        receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, state))
+        desk.bench.settle()
+    assert desk.discharge(txn_id).error is not None
+    assert desk.active == 1
 
 
 def test_a_transaction_has_a_lifetime() -> None:

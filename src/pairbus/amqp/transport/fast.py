@@ -292,10 +292,10 @@ def accepted_range(channel: int, is_receiver: bool, first: int, last: int) -> by
     return _ACCEPTED_RANGE.pack(31, 0x0200, channel, head, first, 0x70, last, _SETTLED_ACCEPTED)
 
 
-def settled_disposition(is_receiver: bool, first: int, last: int, state: bytes) -> bytes:
-    """The performative that settles a range of deliveries with an encoded state."""
+def disposition(is_receiver: bool, first: int, last: int, state: bytes, settled: bool = True) -> bytes:
+    """The performative that gives a range of deliveries an encoded state, and settles them."""
     role = TRUE if is_receiver else FALSE
-    fields = [role, encode_uint(first), encode_uint(last), TRUE, state, FALSE]
+    fields = [role, encode_uint(first), encode_uint(last), TRUE if settled else FALSE, state, FALSE]
     return encode_described(DISPOSITION, encode_list(fields))
 
 

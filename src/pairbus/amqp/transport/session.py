@@ -24,7 +24,7 @@ from pairbus.amqp.states import (
     encode_outcome_code,
     encode_rejected,
 )
-from pairbus.amqp.transport.fast import accepted_range, read_disposition, read_transfer, settled_disposition
+from pairbus.amqp.transport.fast import accepted_range, disposition, read_disposition, read_transfer
 from pairbus.amqp.transport.framing import FRAME_HEADER_SIZE, amqp_frame
 from pairbus.amqp.transport.link import DETACH_SENT, SERIAL, SERIAL_HALF, Link
 from pairbus.amqp.transport.performatives import Attach, Begin, Detach, End, Flow
@@ -207,10 +207,15 @@ class Session:
             self._flush_echoed()
             self.echo_first = self.echo_last = delivery_id
 
-    def settle_outgoing_state(self, delivery_id: int, state: bytes) -> None:
-        """Answer a settlement with any encoded state, such as a transactional one. The delivery is forgotten."""
-        self.forget_outgoing(delivery_id)
-        self._write_disposition(False, delivery_id, state)
+    def answer_outgoing(self, delivery_id: int, state: bytes) -> None:
+        """Answer a disposition with a state that settles nothing yet: a transactional one."""
+        if not self.is_ended:
+            self.write(disposition(False, delivery_id, delivery_id, state, settled=False))
+
+    def awaits_settlement(self, delivery_id: int, context: object) -> bool:
+        """Whether a delivery of ours with this context is not settled by anybody."""
+        entry = self.unsettled.get(delivery_id)
+        return entry is not None and entry[1] is context
 
     def forget_outgoing(self, delivery_id: i64) -> None:
         """Forget a delivery without an answer."""
@@ -248,7 +253,7 @@ class Session:
     def _write_disposition(self, is_receiver: bool, delivery_id: int, state: bytes) -> None:
         if self.is_ended:
             return
-        self.write(settled_disposition(is_receiver, delivery_id, delivery_id, state))
+        self.write(disposition(is_receiver, delivery_id, delivery_id, state))
 
     # ---- input ----
 
@@ -327,7 +332,7 @@ class Session:
         self._count_idle_steps(1)
         if not settled:
             state = self._rejected(self.connection.settings.unknown_delivery)
-            self.write(settled_disposition(False, first, last, state))
+            self.write(disposition(False, first, last, state))
 
     def _count_idle_steps(self, steps: i64) -> None:
         self.idle_steps += steps
