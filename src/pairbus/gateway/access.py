@@ -20,6 +20,7 @@ from urllib.parse import unquote, unquote_plus
 
 from pairbus.errors import Unauthorized
 from pairbus.gateway.addressing import parse, path_of
+from pairbus.gateway.atom.times import instant
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 from pairbus.model.names import canonical
 
@@ -148,7 +149,9 @@ class Access:
         if rule_path is not None and not is_part_of(rule_path, scope):
             raise Unauthorized("InvalidAudience: The token's scope is wider than its authorization rule.")
         if expires_at + self.lead_ms() <= now:
-            raise Unauthorized("ExpiredToken: The token is expired.")
+            raise Unauthorized(
+                f"ExpiredToken: The token is expired. Expiration time: '{instant(expires_at)}'."
+            )
         return Grant(scope, rule_path, rule.name, key, expires_at)
 
     def allows(self, grant: Grant, path: str, right: str, now: int) -> bool:

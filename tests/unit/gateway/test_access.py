@@ -236,6 +236,17 @@ def test_expiry_ends_links_and_operations() -> None:
 
 
 @pytest.mark.promise("M3")
+def test_the_refusal_of_an_expired_token_says_when_it_expired() -> None:
+    bench = WireBench()
+    response = bench.http("GET", "/q", token("root", "root-1", "q", expires_at=START - 60_000))
+    assert response.status == 401
+    assert (
+        b"ExpiredToken: The token is expired. Expiration time: '2023-11-14T22:12:20.0000000Z'."
+        in response.body.replace(b"&apos;", b"'").replace(b"&#x27;", b"'").replace(b"&#39;", b"'")
+    )
+
+
+@pytest.mark.promise("M3")
 def test_a_new_token_in_time_keeps_links() -> None:
     bench = WireBench()
     bench.queue()

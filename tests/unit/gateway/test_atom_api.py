@@ -143,6 +143,17 @@ def test_the_exact_answer_that_both_clients_accept(bench: Bench) -> None:
     assert "<AccessedAt>0001-01-01T00:00:00.0000000Z</AccessedAt>" in text_of(response)
 
 
+def test_what_nobody_has_used_was_accessed_never_and_a_subscription_at_its_creation(bench: Bench) -> None:
+    make_subscription(bench)
+    never = "<AccessedAt>0001-01-01T00:00:00.0000000Z</AccessedAt>"
+    assert never in text_of(bench.ask("GET", f"/t?{VERSION}"))
+    text = text_of(bench.ask("GET", f"/t/subscriptions/s?{VERSION}"))
+    created = re.search("<CreatedAt>(.*)</CreatedAt>", text)
+    assert created is not None
+    assert f"<AccessedAt>{created[1]}</AccessedAt>" in text
+    assert never not in text
+
+
 def test_a_default_rule_may_come_with_the_subscription(bench: Bench) -> None:
     bench.ask("PUT", f"/t?{VERSION}", entry(f'<TopicDescription xmlns="{SERVICE_BUS}"/>'))
     body = entry(

@@ -30,7 +30,7 @@ from pairbus.gateway.atom.xml import (
     flag,
     number,
 )
-from pairbus.model.entity import DURATION, PATH, SETTINGS, Setting
+from pairbus.model.entity import DURATION, PATH, SETTINGS, SUBSCRIPTION, Setting
 
 if TYPE_CHECKING:
     from pairbus.engine.entity import Counts, Entity
@@ -132,12 +132,17 @@ def _entry(
 # --- descriptions -----------------------------------------------------------------------------------
 
 
+def _accessed_at(entity: Entity) -> int:
+    """When a client last used it. Before that: never for a queue or a topic, and its creation for a subscription."""
+    return entity.accessed_at or (entity.settings.created_at if entity.kind == SUBSCRIPTION else 0)
+
+
 def _content(entity: Entity, address: Address) -> str:
     """The children of an entity's description: its settings, and what only the broker writes, in the schema's order."""
     counts = entity.counts()
     settings = entity.settings
     own = {
-        "AccessedAt": element("AccessedAt", instant(entity.accessed_at)),
+        "AccessedAt": element("AccessedAt", instant(_accessed_at(entity))),
         "AuthorizationRules": _access_rules(settings.access_rules),
         "CountDetails": _count_details(counts),
         "CreatedAt": element("CreatedAt", instant(settings.created_at)),
