@@ -129,6 +129,7 @@ def _settle(queue: _Queue) -> None:
         assert queue.view.needs_ms(message, ANY) is None
 
 
+@example([("store", "a", 1), ("receive",), ("browse", []), ("browse", []), ("complete", 0, False)])
 @given(_steps)
 def test_nothing_that_is_in_the_queue_is_taken_for_done_and_what_is_done_is_found_out(
     steps: list[tuple[object, ...]],

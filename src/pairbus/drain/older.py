@@ -268,14 +268,14 @@ class OlderMessages:
             return
 
     async def _view_page(self, inbox: Inbox, queue: str, start: int) -> Sequence[Seen]:
-        view, page = self._view(queue), list[Seen]()
+        view = self._view(queue)
         view.asking()
-        is_same = True
         try:
-            page = list(await self._page(inbox, start, PAGE, queue))
-        finally:
-            is_same = view.answered(start, page)
-        if not is_same:
+            page = await self._page(inbox, start, PAGE, queue)
+        except BaseException:
+            view.failed()
+            raise
+        if not view.answered(start, page):
             self._views[queue] = QueueView(queue)
         return page
 

@@ -84,14 +84,19 @@ class QueueView:
         """A page is asked for."""
         self._gone = set()
 
+    def failed(self) -> None:
+        """The page that was asked for did not come."""
+        self._gone = None
+
     def answered(self, start: int, page: Sequence[Seen]) -> bool:
-        """A page from the number ``start`` on; an empty one when there was no answer. False: the queue is another one by now.
+        """A page from the number ``start`` on; an empty one: nothing is there. False: the queue is another one by now.
 
         Raises:
             TooManyElsewhere: More messages wait than are remembered.
         """
         gone, self._gone = self._gone or set(), None
         if not page:
+            self.completed([number for number in self._group_of if number >= start])
             return True
         last = page[-1].sequence_number
         shown = {one.sequence_number: one for one in page if one.sequence_number not in gone}
