@@ -62,7 +62,7 @@ class Entity:
         self.topic = topic
         self.is_deleted = False
         self.idle_since = 0
-        """When this life of the broker began to watch for idleness; when it was used before that nobody knows."""
+        """It was not idle until then: it was in use when last looked at, or this life of the broker began, which knows of no use before."""
         self.numbers = Numbers()
         # A topic's quota covers what lies in its subscriptions.
         self.space: Space = topic.space if topic is not None else Space()

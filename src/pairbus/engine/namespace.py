@@ -303,25 +303,21 @@ class Namespace:
     def _watch_idleness(self, entity: Entity) -> None:
         idle_ms = entity.settings.auto_delete_on_idle_ms
         if idle_ms < FOREVER_MS:
-            since = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
-            self._idle_timers.arm(since + idle_ms, entity.entity_id)
+            self._idle_timers.arm(_used_at(entity) + idle_ms, entity.entity_id)
 
     def _delete_if_idle(self, entity_id: int, now: int) -> None:
         entity = self._by_id.get(entity_id)
         if entity is None or entity.settings.auto_delete_on_idle_ms >= FOREVER_MS:
             return
-        for subscription in entity.subscriptions.values():
-            # A receiver of a topic's subscription uses the topic: deleting the topic would delete the subscription.
-            accessed_at = now if _is_in_use(subscription) else subscription.accessed_at
-            entity.numbers.accessed_at = max(entity.numbers.accessed_at, accessed_at)
-        since = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
-        is_used = _is_in_use(entity)
-        if is_used:
-            entity.numbers.accessed_at = now
-        if not is_used and since + entity.settings.auto_delete_on_idle_ms <= now:
-            self.delete(entity, now)
-        else:
+        # What is done with a topic's subscriptions is use of the topic: deleting the topic would delete them.
+        if _is_in_use(entity) or any(_is_in_use(one) for one in entity.subscriptions.values()):
+            entity.idle_since = now
+        if _used_at(entity) + entity.settings.auto_delete_on_idle_ms > now:
             self._watch_idleness(entity)
+            return
+        self.delete(entity, now)
+        if self.context.watcher is not None:
+            self.context.watcher.idle_deleted(entity.kind, entity.path)
 
     # -- the fold ------------------------------------------------------------------------------
 
@@ -507,11 +503,21 @@ def _differ_in_rules_only(old: Settings, new: Settings) -> bool:
 
 
 def _is_in_use(entity: Entity) -> bool:
-    """Whether somebody receives from it at this moment."""
+    """Whether it is used at this moment: somebody receives from it, it forwards, or messages are scheduled there."""
+    if entity.settings.forward_to is not None or entity.main.scheduled_count:
+        return True
     if any(queue.rotation or queue.locks for queue in entity.queues):
         return True
     sessions = entity.main.sessions
     return sessions is not None and bool(sessions.held or sessions.waiting)
+
+
+def _used_at(entity: Entity) -> int:
+    """When an entity was last used, as far as this life of the broker knows; a topic is used with its subscriptions."""
+    used_at = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
+    for subscription in entity.subscriptions.values():
+        used_at = max(used_at, subscription.numbers.accessed_at, subscription.settings.updated_at)
+    return used_at
 
 
 def _access_rules_of(record: NamespacePut) -> tuple[tuple[AccessRule, ...], tuple[str, ...]]:

@@ -105,6 +105,9 @@ class Watcher(Protocol):
     def entity_deleted(self, path: str, now: int) -> None:
         """An entity went with everything in it."""
 
+    def idle_deleted(self, kind: int, path: str) -> None:
+        """An entity was deleted because nobody had used it for as long as its AutoDeleteOnIdle says."""
+
 
 class Relay(Protocol):
     """Takes messages that become deliverable in one queue to where they belong."""

@@ -37,6 +37,7 @@ from pairbus.gateway.telemetry.meter import MANAGEMENT, PRIMARY, Meter, stage_of
 from pairbus.gateway.telemetry.metrics import broker_metrics
 from pairbus.gateway.telemetry.tracking import Tracker
 from pairbus.model.access import MANAGE
+from pairbus.model.entity import KIND_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +51,8 @@ REQUEST_BYTES_MAX: Final = 16_777_216
 FAULTS_PATH: Final = "/$faults"
 _BUSY: Final = "Too many management requests. Wait a second and try again."
 METRICS_PATH: Final = "/metrics"
+DELETE_IDLE: Final = "delete idle"
+"""Begins the action that is recorded when an entity's AutoDeleteOnIdle has passed without use."""
 
 
 class Broker:
@@ -180,6 +183,7 @@ class Broker:
         if log is not None:
             self.log = self.namespace.context.log = log
         self.audit_rows = self.counters.audit_rows = audit_rows
+        self.counters.on_idle_deleted = self._idle_deleted
         self.namespace.context.watcher = self.counters
 
     def let_in(self, now: int) -> None:
@@ -390,6 +394,9 @@ class Broker:
         reason = description.partition(":")[0]
         result = f"refused: {reason}" if reason.isalnum() else "refused"
         self.audit_refusal("put-token", path, rule_name, result, peer)
+
+    def _idle_deleted(self, kind: int, path: str) -> None:
+        self.audit(f"{DELETE_IDLE} {KIND_NAMES[kind]}", path, "", "deleted", "")
 
     def audit(self, action: str, path: str, who: str, result: str, peer: str) -> None:
         """Record an action (M13): what, on what, by which rule, with which result, from where."""

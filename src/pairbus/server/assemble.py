@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.routing import HOPS_MAX
 from pairbus.errors import InvalidEntity, Refusal, StoreCorrupt, StoreUnavailable, UsageError
-from pairbus.gateway.broker import Broker
+from pairbus.gateway.broker import DELETE_IDLE, Broker
 from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.server.clock import BrokerClock, utc
@@ -104,7 +104,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
             options.namespace,
             store,
             secrets.token_bytes(BROKER_RANDOM_BYTES),
-            audit.write if audit is not None else None,
+            _tell_actions(audit),
             _tell_refusals(audit),
         )
         broker.offers_faults = options.faults
@@ -192,6 +192,21 @@ def assemble_shard(
         return replace(assembly, newest_frame=lambda: store.newest)
 
     return assembled
+
+
+def _tell_actions(audit: AuditLog | None) -> Callable[[str, str, str, str, str], None]:
+    """Where an action is recorded: the audit log, if there is one; what nobody asked for is in the log too."""
+
+    def tell(action: str, path: str, who: str, result: str, peer: str) -> None:
+        if audit is not None:
+            audit.write(action, path, who, result, peer)
+        if action.startswith(DELETE_IDLE):
+            logger.info(
+                "an entity was deleted with what it held: nobody had used it for as long as its AutoDeleteOnIdle says",
+                extra={"event": "entity.idle_deleted", "path": path, "kind": action[len(DELETE_IDLE) + 1 :]},
+            )
+
+    return tell
 
 
 def _tell_refusals(audit: AuditLog | None) -> Callable[[str, str, str, str, str], None]:

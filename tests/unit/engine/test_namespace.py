@@ -304,6 +304,63 @@ def test_an_entity_that_shall_live_on_is_not_deleted() -> None:
 
 
 @pytest.mark.promise("B1")
+def test_an_entity_that_forwards_is_never_idle() -> None:
+    bench = Bench()
+    bench.entity("target")
+    topic = bench.topic(settings=IDLE)
+    forwards = replace(IDLE, forward_to="target")
+    subscription = bench.subscription("t/Subscriptions/s", forwards)
+    queue = bench.entity("q", settings=forwards)
+    bench.wait(20 * MINUTE)
+    assert not any(entity.is_deleted for entity in (queue, subscription, topic))
+    bench.send(topic)
+    bench.pump()
+    assert bench.find("target").main.active_count == 1
+
+    again = bench.restart()
+    again.wait(20 * MINUTE)
+    again.namespace.update(again.find("q"), IDLE, again.now)
+    again.wait(5 * MINUTE - 1)
+    assert again.namespace.find("q") is not None
+    again.wait(1)
+    assert again.namespace.find("q") is None
+    assert again.namespace.find("t/Subscriptions/s") is not None
+
+
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize("kind", [QUEUE, TOPIC])
+def test_an_entity_with_scheduled_messages_is_not_idle_until_they_are_due(kind: int) -> None:
+    bench = Bench()
+    entity = bench.entity("e", kind, IDLE)
+    bench.send(entity, scheduled_at=START + 24 * MINUTE)
+    bench.wait(24 * MINUTE - 1)
+    assert not entity.is_deleted
+
+    bench.wait(1)
+    assert entity.main.scheduled_count == 0
+    bench.wait(5 * MINUTE - 1)
+    assert not entity.is_deleted
+    bench.wait(1)
+    assert entity.is_deleted
+
+
+@pytest.mark.promise("B1")
+def test_a_rule_that_is_added_to_a_subscription_is_use_of_its_topic() -> None:
+    bench = Bench()
+    topic = bench.topic(settings=IDLE)
+    bench.wait(4 * MINUTE)
+    subscription = bench.subscription("t/Subscriptions/s")
+    bench.wait(4 * MINUTE)
+    assert not topic.is_deleted
+    with_rule = replace(subscription.settings, rules=(TRUE_RULE, rule("r", "a = 1")))
+    bench.namespace.update(subscription, with_rule, bench.now)
+    bench.wait(5 * MINUTE - 1)
+    assert not topic.is_deleted
+    bench.wait(1)
+    assert topic.is_deleted
+
+
+@pytest.mark.promise("B1")
 def test_a_restart_does_not_take_an_entity_in_use_for_an_idle_one() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=IDLE)

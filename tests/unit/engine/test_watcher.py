@@ -5,7 +5,7 @@ from __future__ import annotations
 from pairbus.engine.context import Timers
 from pairbus.engine.queues.browse import cancel_scheduled, delete_batch
 from pairbus.engine.queues.queue import Queue
-from pairbus.model.entity import Settings
+from pairbus.model.entity import KIND_NAMES, Settings
 from pairbus.model.message import Message
 from tests.unit.engine.engine_kit import SECOND, START, Bench, rule
 
@@ -36,6 +36,9 @@ class Watcher:
 
     def entity_deleted(self, path: str, now: int) -> None:
         self.told.append(("deleted", path))
+
+    def idle_deleted(self, kind: int, path: str) -> None:
+        self.told.append(("idle", KIND_NAMES[kind], path))
 
 
 def test_messages_that_go_unreceived_are_told() -> None:
@@ -96,3 +99,13 @@ def test_a_deadline_asked_for_twice_comes_once() -> None:
     assert timers.due(10) == [2, 1]
     assert timers.due(10) == []
     assert timers.next_deadline() is None
+
+
+def test_a_deletion_of_an_idle_entity_is_told_apart_from_one_by_hand() -> None:
+    bench = Bench()
+    watcher = Watcher(bench)
+    bench.entity("idle", settings=Settings(auto_delete_on_idle_ms=5 * MINUTE))
+    bench.namespace.delete(bench.entity("q"), bench.now)
+    bench.wait(5 * MINUTE)
+
+    assert watcher.told == [("deleted", "q"), ("deleted", "idle"), ("idle", "queue", "idle")]

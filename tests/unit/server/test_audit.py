@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import stat
 from pathlib import Path
 
 import pytest
 
+from pairbus.gateway.broker import Broker
+from pairbus.model.entity import QUEUE, Settings
+from pairbus.server.assemble import assemble
+from pairbus.server.config.options import Options
 from pairbus.server.logs import audit as audit_module
 from pairbus.server.logs.audit import REFUSALS_PER_MINUTE, AuditLog
 
@@ -114,3 +119,23 @@ def test_the_audit_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     files = sorted(tmp_path.iterdir())
     assert len(files) == audit_module.FILES_MAX
     assert json.loads(files[-1].read_text().splitlines()[-1])["path"] == "199"
+
+
+@pytest.mark.promise("M13")
+def test_the_deletion_of_an_idle_entity_is_recorded_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, idle_ms = 1_700_000_000_000, 300_000
+    assembly = assemble(Options(namespace="contoso", data=tmp_path, tls=False), now)
+    assert isinstance(assembly.broker, Broker)
+    namespace = assembly.broker.namespace
+    namespace.create(QUEUE, "orders", Settings(auto_delete_on_idle_ms=idle_ms), now)
+    with caplog.at_level(logging.INFO):
+        namespace.tick(now + idle_ms)
+    assembly.close()
+
+    assert namespace.find("orders") is None
+    told = [vars(one) for one in caplog.records if vars(one).get("event") == "entity.idle_deleted"]
+    assert [(one["path"], one["kind"]) for one in told] == [("orders", "queue")]
+    (record,) = records(tmp_path / "audit", "audit")
+    assert (record["action"], record["path"], record["result"]) == ("delete idle queue", "orders", "deleted")

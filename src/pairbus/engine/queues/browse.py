@@ -88,6 +88,7 @@ def cancel_scheduled(queue: Queue, numbers: list[int], now: int) -> None:
                 f"No scheduled message has the sequence number {number}: it was delivered or cancelled before, or there never was one."
             )
         found.append(message)
+    queue.numbers.accessed_at = now
     for message in found:
         if queue.context.watcher is not None:
             queue.context.watcher.dropped(queue, message, CANCELLED, now)

@@ -86,6 +86,7 @@ def _activate_due(queue: Queue, now: int) -> int:
             return done
         elif queue.context.log.has_room(message.size):
             heappop(due)
+            queue.numbers.accessed_at = now  # it was in use as long as messages were scheduled
             _activate(queue, message, now)
         else:
             ask_room_later(queue, now)  # it is stored again, and the reserve is for settlements

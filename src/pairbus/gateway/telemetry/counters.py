@@ -13,6 +13,8 @@ from pairbus.gateway.telemetry.audit_rows import DEAD_LETTERED, FORWARDED
 from pairbus.model.message import NEVER, Message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.telemetry.audit_rows import AuditRows
 
@@ -29,6 +31,8 @@ class Counters:
 
     _log: RecordLog
     audit_rows: AuditRows | None = None
+    on_idle_deleted: Callable[[int, str], None] | None = None
+    """Gets kind and path of each entity that was deleted because it was idle."""
     completed: int = 0
     abandoned: int = 0
     released: int = 0
@@ -80,6 +84,10 @@ class Counters:
         self._deleted.extend((path, f"{path}/$DeadLetterQueue", f"{path}/$Transfer/$DeadLetterQueue"))
         if self.audit_rows is not None:
             self.audit_rows.entity_deleted(path, now)
+
+    def idle_deleted(self, kind: int, path: str) -> None:
+        if self.on_idle_deleted is not None:
+            self.on_idle_deleted(kind, path)
 
     def _audit(self, kind: str, queue: Queue, message: Message, detail: str, now: int) -> None:
         if self.audit_rows is not None:
