@@ -21,7 +21,7 @@ from urllib.parse import unquote, unquote_plus
 from pairbus.errors import Unauthorized
 from pairbus.gateway.addressing import parse, path_of
 from pairbus.gateway.atom.times import instant
-from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
+from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule, key_bytes
 from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ class Access:
         """SASL PLAIN: a namespace rule's name and one of its keys, as text."""
         found = self._find_rule(user, "")
         rule = _NOBODY if found is None else found[0]
-        key = _matching_key(rule, password.encode())
+        given = key_bytes(password)
+        key = None if given is None else _matching_key(rule, given)
         return None if found is None or key is None else Grant("", None, user, key, FOREVER)
 
     def verify(self, token: str, now: int) -> Grant:
@@ -269,7 +270,10 @@ def _scope_of(resource: str) -> str:
 def _signing_key(rule: AccessRule, signed: bytes, signature: str) -> str | None:
     found: str | None = None
     for key in (rule.primary_key, rule.secondary_key):
-        expected = base64.b64encode(hmac.new(key.encode(), signed, hashlib.sha256).digest())
+        held = key_bytes(key)
+        if held is None:
+            continue
+        expected = base64.b64encode(hmac.new(held, signed, hashlib.sha256).digest())
         if hmac.compare_digest(expected, signature.encode()):
             found = key
     return found
@@ -278,6 +282,7 @@ def _signing_key(rule: AccessRule, signed: bytes, signature: str) -> str | None:
 def _matching_key(rule: AccessRule, password: bytes) -> str | None:
     found: str | None = None
     for key in (rule.primary_key, rule.secondary_key):
-        if hmac.compare_digest(key.encode(), password):
+        held = key_bytes(key)
+        if held is not None and hmac.compare_digest(held, password):
             found = key
     return found

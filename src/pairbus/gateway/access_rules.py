@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from pairbus.errors import AccessRuleNotFound, ArgumentError, NotSupported, Refusal
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.model.access import MANAGE, RIGHTS, ROOT_RULE, AccessRule
+from pairbus.model.access import MANAGE, RIGHTS, ROOT_RULE, AccessRule, check_new_key, check_new_name
 from pairbus.model.entity import ACCESS_RULES_MAX
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ class AccessRulesApi:
     def _set(self, name: str, given: dict[str, object], now: int) -> dict[str, object]:
         rules = {rule.name: rule for rule in self._namespace.access_rules}
         held = rules.get(name)
+        _check_fields(given, ("rights", "primary_key", "secondary_key"))
+        if held is None:
+            check_new_name(name)
         rights = given.get("rights", list(held.rights) if held is not None else None)
         if not isinstance(rights, list) or not rights or not all(isinstance(one, str) for one in rights):
             raise ArgumentError(f"'rights' must be a list of one or more of {', '.join(RIGHTS)}.")
@@ -123,7 +126,7 @@ class AccessRulesApi:
             raise ArgumentError(
                 f"The namespace has {len(rules)} access rules: at most {ACCESS_RULES_MAX} are allowed. Remove one first."
             )
-        primary, secondary = _text(given, "primary_key"), _text(given, "secondary_key")
+        primary, secondary = _key(given, "primary_key", name), _key(given, "secondary_key", name)
         if held is None:
             rule = AccessRule(
                 name=name,
@@ -146,10 +149,11 @@ class AccessRulesApi:
         return self._shown(rule)
 
     def _rotate(self, rule: AccessRule, given: dict[str, object], now: int) -> dict[str, object]:
+        _check_fields(given, ("key", "value"))
         which = given.get("key", PRIMARY)
         if which not in (PRIMARY, SECONDARY):
             raise ArgumentError(f"'key' must be {PRIMARY} or {SECONDARY}: it says which one is replaced.")
-        key = _text(given, "value") or self._new_key(now)
+        key = _key(given, "value", rule.name) or self._new_key(now)
         changed = (
             replace(rule, primary_key=key, modified_at=now)
             if which == PRIMARY
@@ -196,13 +200,29 @@ def _object(body: bytes) -> dict[str, object]:
         value = json.loads(body) if body else {}
     except ValueError as error:
         raise ArgumentError(f"The body is not JSON: {error}.") from None
+    except RecursionError:
+        raise ArgumentError(
+            "The body is nested too deeply: it is one JSON object without further ones."
+        ) from None
     if not isinstance(value, dict):
         raise ArgumentError("The body must be a JSON object.")
     return value
 
 
-def _text(given: dict[str, object], name: str) -> str | None:
-    value = given.get(name)
-    if value is None or isinstance(value, str):
-        return value
-    raise ArgumentError(f"'{name}' must be a text.")
+def _check_fields(given: dict[str, object], known: tuple[str, ...]) -> None:
+    for field in given:
+        if field not in known:
+            raise ArgumentError(
+                f"The body has the unknown field {field[:RULE_SHOWN_MAX]!a}: the fields are {', '.join(known)}."
+            )
+
+
+def _key(given: dict[str, object], field: str, name: str) -> str | None:
+    """A key that is given for a rule; None: it is not."""
+    value = given.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ArgumentError(f"'{field}' must be a text.")
+    check_new_key(name, value)
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,9 @@ RIGHTS: Final = (LISTEN, SEND, MANAGE)
 ROOT_RULE: Final = "RootManageSharedAccessKey"
 RULE_NAME_MAX: Final = 256
 KEY_LENGTH_MAX: Final = 256
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_KEY: Final = re.compile(r"[!-:<-~]+")
+_NAME_SHOWN_MAX: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +80,39 @@ class AccessRule:
             created_at=created,
             modified_at=modified,
         )
+
+
+def check_new_name(name: str) -> None:
+    """Refuse a name that a new rule must not have. Rules that are stored already keep theirs."""
+    if len(name) > RULE_NAME_MAX or _NAME.fullmatch(name) is None:
+        shown = ascii(name[:_NAME_SHOWN_MAX])
+        raise InvalidEntity(
+            f"An authorization rule cannot be called {shown}: use 1 to {RULE_NAME_MAX} letters, digits, '.', '-' and '_', "
+            "and begin with a letter or digit."
+        )
+
+
+def check_new_key(name: str, key: str) -> None:
+    """Refuse a key that a client could not use: connection strings end at a semicolon, and clients strip whitespace."""
+    if len(key) > KEY_LENGTH_MAX:
+        problem = f"has {len(key)} characters"
+    elif not key:
+        problem = "is empty"
+    elif _KEY.fullmatch(key) is None:
+        wrong = next(index for index, character in enumerate(key) if _KEY.fullmatch(character) is None)
+        problem = f"has a character that is not allowed, at position {wrong + 1}"
+    else:
+        return
+    # The key itself appears in no error (M7).
+    raise InvalidEntity(
+        f"A key of rule {name[:_NAME_SHOWN_MAX]!a} {problem}: use 1 to {KEY_LENGTH_MAX} printable ASCII characters without "
+        "spaces and ';', or leave the key out, and a random one is made."
+    )
+
+
+def key_bytes(key: str) -> bytes | None:
+    """A key as clients sign with it; None: no client can have it, so nothing matches it."""
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        return None

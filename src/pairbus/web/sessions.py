@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pairbus.gateway.access import FOREVER, Access, Grant
-from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
+from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule, key_bytes
 from pairbus.model.names import canonical
 
 SESSIONS_MAX: Final = 64
@@ -100,8 +100,10 @@ def sign_in(
 
 def _compare(rule: AccessRule, entity_path: str | None, key: str) -> Grant | None:
     matching: str | None = None
+    given = key_bytes(key)
     for held in (rule.primary_key, rule.secondary_key):
-        if hmac.compare_digest(held.encode(), key.encode()):
+        known = key_bytes(held)
+        if known is not None and given is not None and hmac.compare_digest(known, given):
             matching = held
     if matching is None or rule is _NOBODY or entity_path is None:
         return None

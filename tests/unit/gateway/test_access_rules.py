@@ -9,7 +9,7 @@ import pytest
 
 from pairbus.engine.records import NamespacePut
 from pairbus.gateway.access_rules import ACCESS_RULES_PATH
-from pairbus.model.access import LISTEN, MANAGE, RIGHTS, ROOT_RULE, SEND
+from pairbus.model.access import LISTEN, MANAGE, RIGHTS, ROOT_RULE, SEND, AccessRule
 from pairbus.model.entity import ACCESS_RULES_MAX, Settings
 from pairbus.storage.memory import MemoryDisk, MemoryStore
 from tests.unit.gateway.wire_bench import WireBench, rule, token
@@ -52,13 +52,13 @@ def test_a_rule_that_is_set_opens_the_namespace_at_once_and_after_a_restart() ->
     bench = WireBench(disk)
     bench.queue()
 
-    made = ask(bench, "PUT", "shop%20two", {"rights": [SEND]})
+    made = ask(bench, "PUT", "shop.two", {"rights": [SEND]})
 
     assert "primary_key" not in made
-    keys = ask(bench, "GET", "shop%20two")
+    keys = ask(bench, "GET", "shop.two")
     assert len(keys["primary_key"]) == 44 == len(keys["secondary_key"])
     assert keys["primary_key"] != keys["secondary_key"]
-    sender = bench.peer("shop two", keys["primary_key"]).session.sender("q")
+    sender = bench.peer("shop.two", keys["primary_key"]).session.sender("q")
     bench.settle()
     assert sender.is_attached
     ask(bench, "PUT", "given", {"rights": [LISTEN], "primary_key": "abc"})
@@ -68,7 +68,7 @@ def test_a_rule_that_is_set_opens_the_namespace_at_once_and_after_a_restart() ->
 
     records = [record for record in MemoryStore(disk).replay() if isinstance(record, NamespacePut)]
     assert [one["name"] for one in json.loads(records[-1].settings)["access_rules"]][-2:] == [
-        "shop two",
+        "shop.two",
         "given",
     ]
 
@@ -141,6 +141,19 @@ def test_only_manage_on_the_whole_namespace_is_enough(who: str, method: str, nam
         ("PUT", "x", {"rights": [SEND], "primary_key": 7}, 400),
         ("PUT", "x", {"rights": [SEND], "primary_key": "k" * 257}, 400),
         ("PUT", "x" * 257, {"rights": [SEND]}, 400),
+        ("PUT", "x", {"rights": [SEND], "primary_key": "\ud800"}, 400),
+        ("PUT", "x", {"rights": [SEND], "secondary_key": "a;b"}, 400),
+        ("PUT", "x", {"rights": [SEND], "primary_key": ""}, 400),
+        ("PUT", "x", {"rights": [SEND], "primary_key": "k\u00e9y"}, 400),
+        ("PUT", "x", {"rights": [SEND], "key": "k"}, 400),
+        ("PUT", "x", {"rights": [SEND], "\ud800": 1}, 400),
+        ("PUT", "x%20y", {"rights": [SEND]}, 400),
+        ("PUT", "..", {"rights": [SEND]}, 400),
+        ("PUT", "%C3%A9", {"rights": [SEND]}, 400),
+        ("PUT", "x", b"[" * 200_000, 400),
+        ("POST", f"{ROOT_RULE}/rotate", {"value": "\ud800"}, 400),
+        ("POST", f"{ROOT_RULE}/rotate", {"value": "with blank"}, 400),
+        ("POST", f"{ROOT_RULE}/rotate", {"primary_key": "abc"}, 400),
         ("PUT", "x", [], 400),
         ("PUT", "x", b"{", 400),
         ("PUT", "", {"rights": [SEND]}, 400),
@@ -161,6 +174,35 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(
 
     assert answer["error"]
     assert bench.namespace.access_rules == before
+
+
+def test_a_key_that_is_refused_is_not_repeated_and_the_way_out_is_named() -> None:
+    error = ask(WireBench(), "PUT", "x", {"rights": [SEND], "primary_key": "secret-\ud800"}, status=400)[
+        "error"
+    ]
+
+    assert "secret" not in error
+    assert "'x'" in error
+    assert "position 8" in error
+    assert "printable ASCII" in error
+
+
+@pytest.mark.promise("M5")
+def test_a_stored_rule_with_a_key_that_no_client_can_have_works_with_its_other_key() -> None:
+    disk = MemoryDisk()
+    bench = WireBench(disk)
+    broken = AccessRule(name="old rule", rights=RIGHTS, primary_key="\ud800", secondary_key="old rule-1")
+    bench.namespace.set_access_rules((*bench.namespace.access_rules, broken), bench.now)
+    bench.queue()
+    bench.settle()
+
+    assert bench.http("GET", ACCESS_RULES_PATH, token("old rule", "wrong")).status == 401
+    assert bench.broker.access.log_in("old rule", "\ud800") is None
+    assert bench.broker.access.log_in("old rule", "old rule-1") is not None
+    ask(bench, "POST", "old%20rule/rotate", {"key": "primary"}, who="old rule")
+
+    (kept,) = [one for one in bench.namespace.access_rules if one.name == "old rule"]
+    assert len(kept.primary_key) == 44
 
 
 def test_the_number_of_rules_is_limited() -> None:

@@ -148,11 +148,11 @@ def test_our_own_keys_are_read_and_secrets_stay_out_of_sight() -> None:
         }
     )
 
-    found = read_declarations(text, lambda form, name: f"secret of {form} {name}")
+    found = read_declarations(text, lambda form, name: f"secret-of-{form}-{name}")
 
-    assert found.access_rules[0].primary_key == "secret of Env APP_KEY"
+    assert found.access_rules[0].primary_key == "secret-of-Env-APP_KEY"
     assert found.access_rules[0].secondary_key is None
-    assert "secret of" not in repr(found)
+    assert "secret-of" not in repr(found)
     assert found.quotas == {"MaxConnections": 50}
     assert found.tls_names == ("broker.example.com",)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.engine.records import NamespacePut
+from pairbus.errors import UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.model.access import ROOT_RULE, AccessRule
 from pairbus.server.assemble import assemble
@@ -21,7 +22,7 @@ NOW = 1_700_000_000_000
 
 
 def declared(*names: str) -> Declarations:
-    rules = [{"Name": name, "Rights": ["Send"], "PrimaryKey": f"key of {name}"} for name in names]
+    rules = [{"Name": name, "Rights": ["Send"], "PrimaryKey": f"key-of-{name}"} for name in names]
     if ROOT_RULE in names:
         rules[names.index(ROOT_RULE)]["Rights"] = ["Manage", "Send", "Listen"]
     text = json.dumps({"PairBus": {"AccessRules": rules}})
@@ -66,7 +67,7 @@ def test_a_rule_that_the_file_no_longer_declares_is_removed_at_the_start(
     assert life.names == [ROOT_RULE, "audit"]
     assert life.root_key == root_key
     assert [vars(record)["key_name"] for record in caplog.records] == ["shop"]
-    assert "key of shop" not in caplog.text
+    assert "key-of-shop" not in caplog.text
     assert Life(disk, tmp_path, declared()).names == [ROOT_RULE]
 
 
@@ -100,7 +101,7 @@ def test_the_root_rule_keeps_its_keys_when_the_file_no_longer_declares_it(
     with caplog.at_level(logging.WARNING):
         life = Life(disk, tmp_path, declared("shop"))
 
-    assert (life.names, life.root_key) == ([ROOT_RULE, "shop"], f"key of {ROOT_RULE}")
+    assert (life.names, life.root_key) == ([ROOT_RULE, "shop"], f"key-of-{ROOT_RULE}")
     assert "keeps its keys" in caplog.text
     caplog.clear()
     Life(disk, tmp_path, declared("shop"))
@@ -116,3 +117,26 @@ def test_rules_of_data_that_do_not_say_who_declared_them_came_from_a_file(tmp_pa
     life.commit()
 
     assert Life(disk, tmp_path, declared("audit")).names == [ROOT_RULE, "audit"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("Name", "a b", "'a b'"),
+        ("Name", "\ud800", r"'\ud800'"),
+        ("Name", ".hidden", "'.hidden'"),
+        ("PrimaryKey", "secret\ud800", "position 7"),
+        ("SecondaryKey", "secret;", "position 7"),
+        ("PrimaryKey", "secret key", "position 7"),
+    ],
+)
+def test_a_name_or_key_that_clients_cannot_use_is_refused_with_its_place(
+    field: str, value: str, told: str
+) -> None:
+    text = json.dumps({"PairBus": {"AccessRules": [{"Name": "shop", "Rights": ["Send"], field: value}]}})
+    with pytest.raises(UsageError) as caught:
+        read_declarations(text, lambda _form, _name: "")
+
+    assert "AccessRules" in str(caught.value)
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -30,7 +30,7 @@ from pairbus.engine.rules.subscription import (
 )
 from pairbus.errors import Refusal, UsageError
 from pairbus.gateway.atom.times import duration_ms
-from pairbus.model.access import RIGHTS, AccessRule
+from pairbus.model.access import RIGHTS, AccessRule, check_new_key, check_new_name
 from pairbus.model.entity import (
     DURATION,
     FLAG,
@@ -61,6 +61,10 @@ class AccessRuleDeclaration:
 
     def check(self) -> None:
         """Refuse a rule that the namespace would refuse later, while the file and the line are known."""
+        check_new_name(self.name)
+        for key in (self.primary_key, self.secondary_key):
+            if key:
+                check_new_key(self.name, key)
         random_key = "x"
         AccessRule(
             name=self.name,
