@@ -101,14 +101,20 @@ class Access:
         """When a grant ends, by the clock that gives ``now``."""
         return grant.expires_at + self.lead_ms()
 
-    def _find_rule(self, name: str, path: str) -> tuple[AccessRule, str | None] | None:
-        """The rule of this name: the namespace's, or one of an entity at or above the path."""
-        for rule in self._namespace.access_rules:
-            if rule.name == name:
-                return rule, None
+    def _rules_named(self, name: str, path: str) -> list[tuple[AccessRule, str | None]]:
+        """Two rules of this name: the namespace's, and that of the nearest entity at or above the path, with the entity. Both may exist,
+        with different keys. ``_NOBODY`` stands for each that does not.
+        """
+        own = next((rule for rule in self._namespace.access_rules if rule.name == name), _NOBODY)
+        return [(own, None), self._entity_rule(name, path)]
+
+    def _entity_rule(self, name: str, path: str) -> tuple[AccessRule, str | None]:
         path = parse(path).path
         if len(path) > PATH_LENGTH_MAX:
-            return None  # nothing has such a name, and strangers make us look: once for each of its segments
+            return (
+                _NOBODY,
+                None,
+            )  # nothing has such a name, and strangers make us look: once for each of its segments
         while path:  # a token may name something that is still to be made, such as a new subscription
             entity = self._namespace.find(path)
             if entity is not None:
@@ -116,15 +122,14 @@ class Access:
                     if rule.name == name:
                         return rule, canonical(entity.path)
             path = path.rpartition("/")[0]
-        return None
+        return _NOBODY, None
 
     def log_in(self, user: str, password: str) -> Grant | None:
         """SASL PLAIN: a namespace rule's name and one of its keys, as text."""
-        found = self._find_rule(user, "")
-        rule = _NOBODY if found is None else found[0]
+        rule = next((rule for rule in self._namespace.access_rules if rule.name == user), _NOBODY)
         given = key_bytes(password)
         key = None if given is None else _matching_key(rule, given)
-        return None if found is None or key is None else Grant("", None, user, key, FOREVER)
+        return None if rule is _NOBODY or key is None else Grant("", None, user, key, FOREVER)
 
     def verify(self, token: str, now: int) -> Grant:
         """Check a shared-access signature. Raises Unauthorized with the service's wording."""
@@ -139,11 +144,16 @@ class Access:
         ):
             raise Unauthorized("MalformedToken: The token's expiry is not a number of seconds in range.")
         expires_at = int(expiry) * 1000
-        found = self._find_rule(unquote(fields["skn"]), scope)
-        rule, rule_path = found or (_NOBODY, None)
-        signed = (fields["sr"] + "\n" + expiry).encode()
-        key = _signing_key(rule, signed, unquote(fields["sig"]))
-        if found is None or key is None:
+        name = unquote(fields["skn"])
+        signed, signature = (fields["sr"] + "\n" + expiry).encode(), unquote(fields["sig"])
+        key: str | None = None
+        rule_path: str | None = None
+        for rule, path in self._rules_named(name, scope):
+            # Each is tried, whatever the first one gave: the time tells nothing (rule 5).
+            found = _signing_key(rule, signed, signature)
+            if key is None and found is not None and rule is not _NOBODY:
+                key, rule_path = found, path
+        if key is None:
             raise Unauthorized(
                 "InvalidSignature: The token has an invalid signature, or names an unknown authorization rule."
             )
@@ -153,7 +163,7 @@ class Access:
             raise Unauthorized(
                 f"ExpiredToken: The token is expired. Expiration time: '{instant(expires_at)}'."
             )
-        return Grant(scope, rule_path, rule.name, key, expires_at)
+        return Grant(scope, rule_path, name, key, expires_at)
 
     def allows(self, grant: Grant, path: str, right: str, now: int) -> bool:
         """Whether a grant still gives a right on a path: not expired, key not replaced, scope wide enough."""

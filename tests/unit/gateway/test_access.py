@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from dataclasses import replace
 
 import pytest
 
@@ -144,6 +145,24 @@ def test_a_rule_of_an_entity_does_not_reach_beyond_it() -> None:
     assert not allows(bench, token("own", "own-1", "b"), "b", LISTEN)
     with pytest.raises(Unauthorized):
         bench.broker.access.verify(token("own", "own-1", ""), bench.now)
+
+
+@pytest.mark.promise("M1")
+def test_a_rule_of_the_namespace_does_not_hide_a_queues_rule_of_the_same_name() -> None:
+    bench = WireBench()
+    own = replace(rule("listener", SEND), primary_key="own-1", secondary_key="own-2")
+    bench.queue("q", Settings(access_rules=(own,)))
+    bench.queue("other", Settings())
+
+    for key in ("own-1", "own-2"):
+        assert allows(bench, token("listener", key, "q"), "q", SEND)
+        assert not allows(bench, token("listener", key, "q"), "q", LISTEN)
+        assert not allows(bench, token("listener", key, "other"), "other", SEND)
+        assert not allows(bench, token("listener", key), "q", SEND)
+    assert allows(bench, token("listener", "listener-1", "q"), "q", LISTEN)
+    assert not allows(bench, token("listener", "listener-1", "q"), "q", SEND)
+    assert allows(bench, token("listener", "listener-1"), "other", LISTEN)
+    assert not allows(bench, token("listener", "own-3", "q"), "q", SEND)
 
 
 @pytest.mark.promise("M1")
@@ -347,6 +366,7 @@ def test_an_unknown_rule_and_a_wrong_signature_have_the_same_answer(path: str) -
 @pytest.mark.uncompiled
 def test_an_unknown_rule_costs_as_many_comparisons_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = WireBench()
+    bench.queue("q", Settings(access_rules=(rule("own", SEND), rule("root", SEND))))
     compared = 0
 
     def compare(one: bytes, two: bytes) -> bool:
@@ -359,11 +379,11 @@ def test_an_unknown_rule_costs_as_many_comparisons_as_a_known_one(monkeypatch: p
         compare_digest = staticmethod(compare)
 
     monkeypatch.setattr(access, "hmac", CountingHmac)
-    for name in ("root", "stranger"):
+    for name in ("root", "own", "sender", "stranger"):
         with pytest.raises(Unauthorized):
-            bench.broker.access.verify(token(name, "wrong"), bench.now)
+            bench.broker.access.verify(token(name, "wrong", "q"), bench.now)
         assert bench.broker.access.log_in(name, "wrong") is None
-        assert compared == 4, name
+        assert compared == 6, name
         compared = 0
 
 
