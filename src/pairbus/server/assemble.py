@@ -15,7 +15,7 @@ from pairbus.engine.routing import HOPS_MAX
 from pairbus.errors import InvalidEntity, Refusal, StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.gateway.broker import DELETE_IDLE, Broker
 from pairbus.gateway.telemetry.audit_rows import AuditRows
-from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
+from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule, key_bytes
 from pairbus.server.clock import BrokerClock, utc
 from pairbus.server.config.forwarding import forwarding_loops
 from pairbus.server.config.options import MEMORY
@@ -326,6 +326,8 @@ def declare_access_rules(namespace: Namespace, declarations: Declarations, now: 
     """
     held = {rule.name: rule for rule in namespace.access_rules}
     wanted = {rule.name: rule for rule in declarations.access_rules}
+    if ROOT_RULE in wanted:
+        wanted[ROOT_RULE] = _with_all_rights(wanted[ROOT_RULE], declarations.file)
     rules = dict(held)
     if declarations.file:
         for name in namespace.declared_rules:
@@ -337,6 +339,7 @@ def declare_access_rules(namespace: Namespace, declarations: Declarations, now: 
         rules[ROOT_RULE] = _new_rule(ROOT_RULE, RIGHTS, None, None, now)
     for declared in wanted.values():
         rules[declared.name] = _access_rule(declared, held.get(declared.name), now)
+    rules[ROOT_RULE] = _mended_root_rule(rules[ROOT_RULE], now)
     declared_names = tuple(wanted) if declarations.file else namespace.declared_rules
     if rules != held or declared_names != namespace.declared_rules:
         namespace.set_access_rules(tuple(rules.values()), now, declared_names)
@@ -438,6 +441,36 @@ def _access_rule(declared: AccessRuleDeclaration, held: AccessRule | None, now: 
         secondary_key=declared.secondary_key or held.secondary_key,
     )
     return held if changed == held else replace(changed, modified_at=now)
+
+
+def _with_all_rights(declared: AccessRuleDeclaration, file: str) -> AccessRuleDeclaration:
+    """The root rule, which has all rights whatever a file declares: a namespace that nobody can manage is lost."""
+    if set(declared.rights) == set(RIGHTS):
+        return declared
+    logger.warning(
+        "the configuration declares the root rule with fewer rights: it keeps all rights. Declare another rule for clients that "
+        "need fewer",
+        extra={
+            "event": "config.root_rights",
+            "key_name": declared.name,
+            "rights": ", ".join(declared.rights),
+            "file": file,
+        },
+    )
+    return replace(declared, rights=RIGHTS)
+
+
+def _mended_root_rule(rule: AccessRule, now: int) -> AccessRule:
+    """The root rule with what an earlier version may have taken from it: all rights, and a primary key that clients can use."""
+    has_rights, has_key = set(rule.rights) == set(RIGHTS), key_bytes(rule.primary_key) is not None
+    if has_rights and has_key:
+        return rule
+    logger.warning(
+        "the root rule had fewer rights than all, or a primary key that no client can use: it has all rights and a usable key now",
+        extra={"event": "config.root_mended", "key_name": rule.name},
+    )
+    key = rule.primary_key if has_key else new_key()
+    return replace(rule, rights=RIGHTS, primary_key=key, modified_at=now)
 
 
 def _new_rule(

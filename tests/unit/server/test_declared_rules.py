@@ -12,7 +12,7 @@ import pytest
 from pairbus.engine.records import NamespacePut
 from pairbus.errors import UsageError
 from pairbus.gateway.broker import Broker
-from pairbus.model.access import ROOT_RULE, AccessRule
+from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.server.assemble import assemble
 from pairbus.server.config.declarations import Declarations, read_declarations
 from pairbus.server.config.options import MEMORY, Options
@@ -140,3 +140,39 @@ def test_a_name_or_key_that_clients_cannot_use_is_refused_with_its_place(
     assert "AccessRules" in str(caught.value)
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.promise("M5")
+def test_the_root_rule_has_all_rights_whatever_the_file_declares(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = json.dumps({"PairBus": {"AccessRules": [{"Name": ROOT_RULE, "Rights": ["Send"]}]}})
+    fewer = replace(read_declarations(text, lambda _form, _name: ""), file="Config.json")
+    disk = MemoryDisk()
+    root_key = Life(disk, tmp_path, declared()).root_key
+
+    with caplog.at_level(logging.WARNING):
+        life = Life(disk, tmp_path, fewer)
+
+    (root,) = life.namespace.access_rules
+    assert set(root.rights) == set(RIGHTS)
+    assert root.primary_key == root_key
+    assert [vars(record)["event"] for record in caplog.records] == ["config.root_rights"]
+
+
+@pytest.mark.promise("M5")
+def test_a_store_whose_root_rule_lost_its_rights_or_its_key_gets_them_back_at_the_start(
+    tmp_path: Path,
+) -> None:
+    disk = MemoryDisk()
+    life = Life(disk, tmp_path, Declarations())
+    (root,) = life.namespace.access_rules
+    life.namespace.set_access_rules((replace(root, rights=("Send",), primary_key="\ud800"),), NOW)
+    life.commit()
+
+    (mended,) = Life(disk, tmp_path, Declarations()).namespace.access_rules
+    assert set(mended.rights) == set(RIGHTS)
+    assert len(mended.primary_key) == 44
+    assert mended.secondary_key == root.secondary_key
+    (kept,) = Life(disk, tmp_path, Declarations()).namespace.access_rules
+    assert kept == mended
