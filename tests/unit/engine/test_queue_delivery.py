@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pairbus.engine.queues.browse import lock_deferred
 from pairbus.engine.queues.queue import REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
 from pairbus.engine.records import MessageRemoved
 from pairbus.errors import ArgumentError, EntityDisabled, MessageLockLost, NotAllowed
@@ -534,6 +535,9 @@ def test_a_deferred_message_does_not_expire() -> None:
 
     assert queue.messages[1].state == DEFERRED
     assert bench.receives_nothing(queue)
+    (lock,) = lock_deferred(queue, [1], None, bench.now)
+    queue.complete(lock, bench.now)
+    assert not queue.messages
 
 
 @pytest.mark.promise("B8")
