@@ -17,7 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from pairbus.errors import SpoolError, SpoolFull
+from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
+from pairbus.spool.disk import MAKE_ROOM, is_disk_full
 from pairbus.spool.store import FILE_NAME, About, Append, Content, Spool, Spooled
 
 SPOOLS_MAX: Final = 1_000
@@ -58,7 +59,11 @@ class Spools:
 
     def _left_behind(self, about: About, accepts: Callable[[str], bool]) -> Iterator[Spool]:
         for directory in spool_directories(self.root):
-            lock = take_lock(directory)
+            try:
+                lock = take_lock(directory)
+            except OSError as error:
+                self.problems.append(str(_unusable(directory, error)))
+                continue
             if lock is None:
                 continue
             try:
@@ -83,12 +88,17 @@ class Spools:
                 continue
             except OSError as error:
                 raise _unusable(self.root, error) from error
-            lock = take_lock(directory)
+            try:
+                lock = take_lock(directory)
+            except OSError as error:
+                delete(directory)
+                raise _unusable(self.root, error) from error
             if lock is None:
                 continue
             try:
                 spool = Spool(directory, about)
             except SpoolError:
+                delete(directory)
                 os.close(lock)
                 raise
             self._locks[spool] = lock
@@ -209,6 +219,8 @@ def _newest_ms(spool: Spool) -> int:
 
 
 def _unusable(root: Path, error: OSError) -> SpoolError:
+    if is_disk_full(root, error):
+        return SpoolNotStored(f"the spool directory {root} cannot be used: {error}. {MAKE_ROOM}")
     return SpoolError(
         f"the spool directory {root} cannot be used: {error}. Give a directory that this program may write"
     )

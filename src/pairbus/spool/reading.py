@@ -18,6 +18,7 @@ from pairbus.spool.store import (
     Content,
     Spooled,
     connect,
+    is_written,
     read_about,
     read_contents,
     read_messages,
@@ -41,6 +42,8 @@ def listed(root: Path) -> tuple[list[Listed], list[str]]:
     for directory in directories(root):
         try:
             with closing(_open(directory)) as database:
+                if not is_written(database):
+                    continue
                 about, contents = read_about(database, directory / FILE_NAME), read_contents(database)
         except (sqlite3.Error, SpoolError) as error:
             problems.append(_problem(directory, error))
@@ -60,7 +63,7 @@ def messages(root: Path, problems: list[str]) -> Iterator[tuple[Path, Spooled]]:
     for directory in directories(root):
         try:
             with closing(_open(directory)) as database:
-                for message in read_messages(database):
+                for message in read_messages(database) if is_written(database) else ():
                     yield directory, message
         except (sqlite3.Error, SpoolError) as error:
             problems.append(_problem(directory, error))

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.errors import SpoolError, SpoolNotStored
+from pairbus.spool.disk import MAKE_ROOM, is_disk_full, sync_directory
 
 FILE_NAME: Final = "spool.db"
 FORMAT: Final = "1"
@@ -135,7 +136,7 @@ class Spool:
     """One file. Safe to use from several threads; one process at a time, which ``directory`` sees to."""
 
     def __init__(self, directory: Path, about: About) -> None:
-        """Open or create the spool in ``directory``. Raises SpoolError when it cannot be read or written."""
+        """Open or create the spool in ``directory``. Raises SpoolError when it cannot be read or written: SpoolNotStored on a full disk."""
         self.directory = directory
         self.file = directory / FILE_NAME
         self.contents: dict[str, Content] = {}
@@ -153,11 +154,18 @@ class Spool:
         """Messages that have left and could not be removed, and those that are undeliverable and could not be marked, with the reason."""
         try:
             self._database = connect(self.file)
-            self.about = self._prepare(about)
-            self._count()
-            self._unsaved_order = self._order_to_save(about.order)
+            try:
+                self.about = self._prepare(about)
+                self._count()
+                self._unsaved_order = self._order_to_save(about.order)
+            except BaseException:
+                self._database.close()
+                raise
         except (sqlite3.Error, OSError) as error:
-            raise SpoolError(f"the spool {self.file} cannot be opened: {error}. {WAY_OUT}") from error
+            text = f"the spool {self.file} cannot be opened: {error}"
+            if is_disk_full(directory, error):
+                raise SpoolNotStored(f"{text}. {MAKE_ROOM}") from error
+            raise SpoolError(f"{text}. {WAY_OUT}") from error
 
     def _prepare(self, about: About) -> About:
         database = self._database
@@ -171,7 +179,7 @@ class Spool:
                     database.execute(statement)
                 given = {"format": FORMAT, "primary": about.primary, "address": about.address}
                 database.executemany("INSERT INTO about VALUES (?, ?)", given.items())
-                _sync_directory(self.directory)
+                sync_directory(self.directory)
             database.execute("COMMIT")
         except BaseException:
             database.rollback()
@@ -465,7 +473,16 @@ class _Reported:
 def connect(file: Path) -> sqlite3.Connection:
     """A connection for any thread; the file is created for its owner alone. Raises sqlite3.Error, OSError."""
     os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    log = file.with_name(f"{file.name}-wal")
+    if not file.stat().st_size and log.exists() and log.stat().st_size:
+        # SQLite takes the log for that of a file that was deleted, and deletes it too.
+        raise sqlite3.DatabaseError("the file has no bytes, and its log has some")
     return sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def is_written(database: sqlite3.Connection) -> bool:
+    """Whether a spool was ever written: one that could not be created, for instance on a full disk, has no tables."""
+    return database.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
 
 
 def read_about(database: sqlite3.Connection, file: Path) -> About:
@@ -558,13 +575,3 @@ def _of_write(file: Path, error: Exception, *, is_begun: bool) -> SpoolError:
 
 def _size_of(messages: Sequence[Spooled]) -> int:
     return sum(len(one.payload) + OVERHEAD_BYTES for one in messages)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the name of a new file durable."""
-    for place in (directory, directory.parent):
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

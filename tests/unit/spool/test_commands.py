@@ -64,6 +64,38 @@ def test_a_damaged_spool_hides_no_other(tmp_path: Path) -> None:
     assert (found.return_value, "0/spool.db cannot be read" in found.stderr) == (3, True)
 
 
+def test_a_spool_that_was_never_written_is_empty_and_not_damaged(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+    (tmp_path / "0" / "spool.db").touch()
+    # As it is before its tables are committed.
+    database = sqlite3.connect(tmp_path / "1" / "spool.db")
+    database.execute("PRAGMA journal_mode = WAL")
+    database.close()
+
+    for command in ("list", "replay"):
+        found = run(command, str(tmp_path))
+        assert (found.return_value, found.stderr) == (1, f"no message waits in {tmp_path}\n"), command
+    assert run("export", str(tmp_path)).return_value == 1
+    filled(tmp_path, 2, "kept")
+    assert len(json.loads(run("list", str(tmp_path), "--json").stdout)) == 1
+    found = certificate(tmp_path, tmp_path)
+    assert "cannot be read" not in found.stderr
+
+
+def test_a_file_without_bytes_whose_log_has_some_is_damaged(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 0, "gone")
+    spool.file.write_bytes(b"")
+    log = spool.directory / "spool.db-wal"
+    log.write_bytes(b"what was written last")
+
+    found = run("list", str(tmp_path))
+
+    assert (found.return_value, "0/spool.db cannot be read" in found.stderr) == (3, True)
+    assert log.read_bytes() == b"what was written last"
+
+
 def test_the_readable_messages_of_a_damaged_file_are_exported(tmp_path: Path) -> None:
     spool = filled(tmp_path, 0, *(f"body {number} {'x' * 900}" for number in range(40)))
     with sqlite3.connect(spool.file) as reader:
@@ -135,6 +167,11 @@ def test_messages_in_a_spool_that_a_program_has_open_are_left(tmp_path: Path) ->
     lock = take_lock(filled(tmp_path, 0, "one", "two").directory)
     assert lock is not None
     assert _left_by_others(listed(tmp_path)[0]) == 1
+    # Nothing of it can be replayed here: no namespace is asked, and no spool is made.
+    found = run("replay", str(tmp_path))
+    assert (found.exception, found.return_value) == (None, 1)
+    assert "2 messages left in" in found.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["0"]
     os.close(lock)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sqlite3
 import stat
 from pathlib import Path
 
 import pytest
 
-from pairbus.errors import SpoolError, SpoolFull
+from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
+from pairbus.spool import store
 from pairbus.spool.directory import Spools
 from pairbus.spool.store import About, Append
 
@@ -142,6 +144,41 @@ def test_a_directory_that_cannot_be_written_is_refused_by_its_name(tmp_path: Pat
 
     with pytest.raises(SpoolError, match=r"spool directory .*file/spool cannot be used.*may write"):
         opened(file / "spool")
+
+
+def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a file has no room for more than its first page."""
+    connect = store.connect
+
+    def connected(file: Path) -> sqlite3.Connection:
+        database = connect(file)
+        database.execute("PRAGMA max_page_count = 1").fetchone()
+        return database
+
+    monkeypatch.setattr(store, "connect", connected)
+
+
+def test_a_spool_that_cannot_be_created_on_a_full_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_the_disk(monkeypatch)
+
+    with pytest.raises(SpoolNotStored, match="0/spool.db cannot be opened.*disk is full: free space"):
+        opened(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spool_that_was_never_written_is_taken_as_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "spool.db").touch()
+    (tmp_path / "0" / "lock").touch()
+
+    spools = opened(tmp_path)
+    keep(spools, b"one")
+
+    assert (spools.problems, [one.directory.name for one in spools.all]) == ([], ["0"])
+    assert everything(spools) == [b"one"]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

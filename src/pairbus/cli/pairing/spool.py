@@ -137,6 +137,10 @@ def replay(flags: ReplayFlags) -> int:
         if not problems:
             click.echo(f"no message waits in {root}", err=True)
         return _ended(problems, 1)
+    if all(one.is_in_use for one in spools):
+        if not _left_by_others(spools):
+            click.echo(f"no message waits in {root}", err=True)
+        return _ended(problems, 1)
     primary, secondary = flags.both
     silence_logs("azure", "pairbus")
     ca_file = flags.ca_file()
