@@ -19,7 +19,7 @@ from typing import Final
 
 from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
 from pairbus.spool.disk import MAKE_ROOM, is_disk_full
-from pairbus.spool.store import FILE_NAME, About, Append, Content, Spool, Spooled
+from pairbus.spool.store import FILE_NAME, ORDERS, About, Append, Content, Spool, Spooled
 
 SPOOLS_MAX: Final = 1_000
 """How many spools a directory may have."""
@@ -38,7 +38,10 @@ class Spools:
         age_ms_max: int,
         accepts: Callable[[str], bool] = lambda _address: True,
     ) -> None:
-        """Open them. ``accepts``: whether a spool with this address of a primary is for ours. Raises SpoolError."""
+        """Open them. ``accepts``: whether a spool with this address of a primary is for ours. Raises SpoolError.
+
+        A full disk is no error: ``problems`` has it, and the own spool is created when messages need it.
+        """
         self.root = root
         self.bytes_max = bytes_max
         self.age_ms_max = age_ms_max
@@ -49,11 +52,14 @@ class Spools:
         self._process = os.getpid()
         self._about = about
         self.all: list[Spool] = []
-        make_directory(root)
+        self._is_out_of_reach = False
+        """Whether the full disk keeps a spool from being opened that may hold messages."""
+        with suppress(SpoolNotStored):
+            make_directory(root)
         for spool in sorted(self._left_behind(about, accepts), key=_newest_ms):
             self.all.append(spool)
         if not self.all:
-            self.all.append(self._new(about))
+            self._open_own(about)
         self._parents: list[Spool] = []
         _everywhere.add(self)
 
@@ -71,6 +77,8 @@ class Spools:
             except SpoolError as error:
                 os.close(lock)
                 self.problems.append(str(error))
+                if isinstance(error, SpoolNotStored) and (directory / FILE_NAME).stat().st_size:
+                    self._is_out_of_reach = True
                 continue
             if spool.about.primary == about.primary and accepts(spool.about.address):
                 self._locks[spool] = lock
@@ -79,7 +87,18 @@ class Spools:
                 spool.close()
                 os.close(lock)
 
+    def _open_own(self, about: About) -> None:
+        try:
+            self.all.append(self._new(about))
+        except SpoolNotStored as error:
+            if self._is_out_of_reach and about.order not in (None, ORDERS[0]):
+                raise  # new messages would overtake those in it
+            self.problems.append(
+                f"{error}. Until then it takes no message; what a namespace takes is sent all the same"
+            )
+
     def _new(self, about: About) -> Spool:
+        make_directory(self.root)
         for number in range(SPOOLS_MAX):
             directory = self.root / str(number)
             try:
@@ -110,7 +129,7 @@ class Spools:
     # --- append -----------------------------------------------------------------------------------
 
     def enter(self, append: Append) -> Spool:
-        """Take messages into the own spool, for its ``commit``. Raises SpoolFull, and nothing is taken."""
+        """Take messages into the own spool, for its ``commit``. Raises SpoolNotStored, and nothing is taken."""
         with self._lock:
             size = sum(spool.size for spool in self.all)
             if size + append.size > self.bytes_max:
@@ -128,7 +147,10 @@ class Spools:
                     f"{self.age_ms_max // 1000:,} s (spool_max_age): it takes messages again when the old ones are replayed"
                 )
             if not self.all:
-                self.all.append(self._new(self._about))
+                try:
+                    self.all.append(self._new(self._about))
+                except SpoolError as error:
+                    raise SpoolNotStored(str(error)) from error
             own = self.all[-1]
             own.enter(append)
             return own

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
-import sqlite3
 import stat
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
 from pairbus.spool import store
 from pairbus.spool.directory import Spools
 from pairbus.spool.store import About, Append
+from tests.unit.spool import full_disk
 
 ABOUT = About("contoso", "contoso.example:5672")
 
@@ -146,27 +147,39 @@ def test_a_directory_that_cannot_be_written_is_refused_by_its_name(tmp_path: Pat
         opened(file / "spool")
 
 
-def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on a file has no room for more than its first page."""
-    connect = store.connect
-
-    def connected(file: Path) -> sqlite3.Connection:
-        database = connect(file)
-        database.execute("PRAGMA max_page_count = 1").fetchone()
-        return database
-
-    monkeypatch.setattr(store, "connect", connected)
-
-
-def test_a_spool_that_cannot_be_created_on_a_full_disk_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_spool_that_cannot_be_created_on_a_full_disk_leaves_nothing_and_is_created_later(
+    tmp_path: Path,
 ) -> None:
-    fill_the_disk(monkeypatch)
+    with pytest.MonkeyPatch.context() as patch:
+        full_disk.fill(patch)
+        spools = opened(tmp_path)
+        assert (spools.all, len(spools.problems)) == ([], 1)
+        with pytest.raises(SpoolNotStored, match=r"0/spool\.db cannot be opened.*disk is full: free space"):
+            keep(spools, b"refused")
+        assert list(tmp_path.iterdir()) == []
 
-    with pytest.raises(SpoolNotStored, match="0/spool.db cannot be opened.*disk is full: free space"):
-        opened(tmp_path)
-
+    keep(spools, b"one")
+    assert everything(spools) == [b"one"]
+    spools.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_order_is_not_broken_by_a_full_disk_that_hides_a_spool(tmp_path: Path) -> None:
+    left = opened(tmp_path)
+    keep(left, b"first")
+    left.close()
+
+    def no_room(*_given: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "connect", no_room)
+        with pytest.raises(SpoolNotStored, match="disk is full: free space"):
+            opened(tmp_path, About(ABOUT.primary, ABOUT.address, 0, "session"))
+        relaxed = opened(tmp_path, About(ABOUT.primary, ABOUT.address, 0, "relaxed"))
+        assert (relaxed.all, len(relaxed.problems)) == ([], 2)
+
+    assert everything(opened(tmp_path)) == [b"first"]
 
 
 def test_a_spool_that_was_never_written_is_taken_as_an_empty_one(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""A paired client whose spool has no room on its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusConnectionError
+
+from pairbus.pairing.errors import SpoolRefusedError
+from pairbus.pairing.events import Kind
+from tests.unit.pairing.fake_sdk import Bench, Stage, refuse, text
+from tests.unit.spool import full_disk
+
+REFUSED = ServiceBusConnectionError(message="refused")
+
+
+def test_a_client_works_without_its_spool_until_the_disk_has_room(stage: Stage, tmp_path: Path) -> None:
+    async def act() -> None:
+        bench = Bench(spool=tmp_path / "spool")
+        client = bench.paired()
+        assert client._spooling is not None
+        with pytest.MonkeyPatch.context() as patch:
+            full_disk.fill(patch)
+            client._spooling.open()
+            client._spooling.start()
+            (event,) = [event for event in client.events() if event.kind is Kind.SPOOL_UNUSABLE]
+            assert "disk is full: free space" in event.text
+            assert "is sent all the same" in event.text
+            sender = client.get_queue_sender("orders")
+            await sender.send_messages(text(0))
+            bench.primary.answer = bench.secondary.answer = refuse(REFUSED)
+            with pytest.raises(SpoolRefusedError, match="disk is full: free space"):
+                await sender.send_messages(text(1))
+            assert list((tmp_path / "spool").iterdir()) == []
+        assert client.statistics().spool_messages == 0
+
+        await sender.send_messages(text(2))
+        assert client.health()["orders"].spooled == 1
+        await client.close()
+
+    stage.play(act)
