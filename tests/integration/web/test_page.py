@@ -190,6 +190,33 @@ def test_looking_into_a_queue(browser: Browser, namespace: Namespace) -> None:
     photograph(browser, "settings", ".tabs")
 
 
+def test_a_body_of_json_is_shown_as_it_was_sent(browser: Browser, fresh: Namespace) -> None:
+    body = r'{"id":9007199254740993,"price": 10.00,"key":1,"key":2,"text":"a\"{,\u0041","none":[ ],"list":[1e400,{}]}'
+    shown = r"""{
+  "id": 9007199254740993,
+  "price": 10.00,
+  "key": 1,
+  "key": 2,
+  "text": "a\"{,\u0041",
+  "none": [],
+  "list": [
+    1e400,
+    {}
+  ]
+}"""
+    deep = "[" * 200 + "]" * 200
+    with fresh.client() as client, client.get_queue_sender("inbox") as sender:
+        sender.send_messages(ServiceBusMessage(body, message_id="exact"))
+        sender.send_messages(ServiceBusMessage(deep, message_id="deep"))
+    enter(browser, fresh)
+    go(browser, "#/e/local/inbox/messages", "exact")
+    for name, wanted in (("exact", shown), ("deep", deep)):
+        browser.click(".message summary", name)
+        browser.wait(
+            f"[...document.querySelectorAll('pre')].some((one) => one.textContent === {json.dumps(wanted)})"
+        )
+
+
 def test_charts_follow_a_queue_that_is_busy(browser: Browser, namespace: Namespace) -> None:
     namespace.create_queue("telemetry")
     seconds = 45 if os.environ.get("PAIRBUS_SCREENSHOTS") else 5

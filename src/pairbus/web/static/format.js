@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them.
+// Numbers, sizes, times and bodies as people read them.
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -78,4 +78,48 @@ export function hexLines(hex) {
     lines.push(`${(at / 2).toString(16).padStart(6, "0")}  ${pairs.join(" ").padEnd(47)}  ${letters.join("")}`);
   }
   return lines.join("\n");
+}
+
+const DEPTH_MAX = 100;
+
+// JSON with line breaks and indents; null if it is none, or nested too deeply. Values stay as they were sent: a parser would
+// round large numbers, shorten 10.00 and drop all but the last of equal keys.
+export function indentedJson(source) {
+  try {
+    JSON.parse(source);
+  } catch {
+    return null;
+  }
+  const parts = [];
+  let depth = 0;
+  const newLine = () => `\n${"  ".repeat(depth)}`;
+  for (let at = 0; at < source.length; at += 1) {
+    const character = source[at];
+    if (character === '"') {
+      const start = at;
+      for (at += 1; source[at] !== '"'; at += 1) if (source[at] === "\\") at += 1;
+      parts.push(source.slice(start, at + 1));
+    } else if (character === "{" || character === "[") {
+      let next = at + 1;
+      while (/\s/.test(source[next])) next += 1;
+      if (source[next] === "}" || source[next] === "]") {
+        parts.push(character, source[next]);
+        at = next;
+      } else {
+        depth += 1;
+        if (depth > DEPTH_MAX) return null;
+        parts.push(character, newLine());
+      }
+    } else if (character === "}" || character === "]") {
+      depth -= 1;
+      parts.push(newLine(), character);
+    } else if (character === ",") {
+      parts.push(character, newLine());
+    } else if (character === ":") {
+      parts.push(": ");
+    } else if (!/\s/.test(character)) {
+      parts.push(character);
+    }
+  }
+  return parts.join("");
 }

@@ -1,18 +1,10 @@
 // One message: a line, and behind it everything about it; bodies as text, JSON or bytes.
 
 import { h, icon, put, text } from "./dom.js";
-import { bytes, clock, count, duration, hexLines, plural, precise, stamp } from "./format.js";
+import { bytes, clock, count, duration, hexLines, indentedJson, plural, precise, stamp } from "./format.js";
 import { toast } from "./live.js";
 
 const WHOLE_MAX = 1_048_576;
-
-function pretty(source) {
-  try {
-    return JSON.stringify(JSON.parse(source), null, 2);
-  } catch {
-    return null;
-  }
-}
 
 function bodyBox(first, whole) {
   const box = h("pre", { tabindex: 0, role: "region", "aria-label": "Message body" });
@@ -20,7 +12,7 @@ function bodyBox(first, whole) {
   const segments = h("div", { class: "segments", role: "group", "aria-label": "Show body as" });
   const all = h("button", { type: "button", class: "small", hidden: true, on: { click: showAll } }, "Show all of it");
   function draw(body) {
-    const json = body.text !== null && !body.is_cut && /^\s*[[{]/.test(body.text) ? pretty(body.text) : null;
+    const json = body.text !== null && !body.is_cut && /^\s*[[{]/.test(body.text) ? indentedJson(body.text) : null;
     const modes = [];
     if (json !== null) modes.push(["JSON", () => json]);
     if (body.text !== null) modes.push(["Text", () => body.text]);
