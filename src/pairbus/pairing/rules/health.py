@@ -58,7 +58,8 @@ class EntityReport:
         pings_sent: How often it was asked.
         fenced_sessions: With an order: sessions that go on being parked although the entity takes sends.
         oldest_parked_age_ms: How long ago the oldest message for it that is known to be in the backlog was sent. None: none is
-            known. Of messages without an order a client knows only what it has parked since the entity failed over.
+            known. Of messages without an order a client knows only what it has parked since the entity failed over, and from the
+            return to the primary on nothing, also while they are still in the backlog.
         since: The first time as a time of day in UTC; likewise ``next_ping`` and ``failover_due``.
         spooled: How many messages for it wait in the spool.
         spool_undeliverable: How many messages for it stay there because no namespace takes them.
