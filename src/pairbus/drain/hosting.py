@@ -106,6 +106,11 @@ class EventObserver(Observer):
     def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
         self._emit(Kind.ORDER_GIVEN_UP, message.queue, sentence)
 
+    def key_refused(self, queue: str, sentence: str) -> None:
+        self._emit(
+            Kind.SYPHON_REFUSED, queue, f"nothing is drained: {sentence}. The drain needs the right to listen"
+        )
+
 
 class DrainThread:
     """A drain in a thread and an event loop of its own, for programs that have none.

@@ -103,6 +103,9 @@ class Observer:
     def unavailable(self, subject: str, sentence: str) -> None:
         """A destination or backlog queue began to fail."""
 
+    def key_refused(self, queue: str, sentence: str) -> None:
+        """The key does not allow to receive from a backlog queue: nothing of it is drained until that changes."""
+
     def available(self, subject: str) -> None:
         """A destination or backlog queue works again."""
 

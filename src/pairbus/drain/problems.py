@@ -84,7 +84,10 @@ class Problems:
         problem = Problem(side, subject, failure, text[:TEXT_CHARACTERS_MAX])
         self._open[side, subject] = problem
         if known is None or known.failure is not failure:
-            self._observer.unavailable(subject, f"{problem.sentence()}; trying again")
+            sentence = f"{problem.sentence()}; trying again"
+            self._observer.unavailable(subject, sentence)
+            if side == "secondary" and failure is Failure.UNAUTHORIZED:
+                self._observer.key_refused(subject, sentence)
 
     def works(self, side: Side, subject: str) -> None:
         """An attempt worked."""

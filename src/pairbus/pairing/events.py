@@ -44,6 +44,7 @@ class Kind(Enum):
     ORDER_UNKNOWN = "pairing.order_unknown"
     SYPHON_STARTED = "pairing.syphon_started"
     SYPHON_STOPPED = "pairing.syphon_stopped"
+    SYPHON_REFUSED = "pairing.syphon_refused"
     DRAINED = "pairing.drained"
     SET_ASIDE = "pairing.set_aside"
     SPOOL_USED = "pairing.spool_used"
@@ -63,6 +64,7 @@ _LEVELS: Final = {
     Kind.FAILED_OVER: logging.WARNING,
     Kind.REFUSED: logging.ERROR,
     Kind.QUEUE_EVICTED: logging.WARNING,
+    Kind.SYPHON_REFUSED: logging.ERROR,
     Kind.SET_ASIDE: logging.WARNING,
     Kind.SPOOL_USED: logging.WARNING,
     Kind.SPOOL_UNUSABLE: logging.ERROR,

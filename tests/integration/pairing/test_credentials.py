@@ -38,13 +38,13 @@ def parts(namespace: Namespace) -> dict[str, str]:
     return dict(part.split("=", 1) for part in namespace.connection_string.split(";") if part)
 
 
-def sender_key(pair: Pair, *indexes: int) -> str:
+def sender_key(pair: Pair, *indexes: int, may_listen: bool = True) -> str:
     """A connection string whose key may send and listen to these backlog queues, and nothing more."""
     rule = AuthorizationRule(
         type="SharedAccessAuthorizationRule",
         claim_type="SharedAccessKey",
         claim_value="None",
-        rights=[AccessRights.SEND, AccessRights.LISTEN],
+        rights=[AccessRights.SEND, AccessRights.LISTEN] if may_listen else [AccessRights.SEND],
         key_name="worker",
         primary_key=KEY,
         secondary_key=KEY,
@@ -71,6 +71,26 @@ def test_a_key_without_manage_is_enough_for_the_queues_that_exist(pair: Pair) ->
         unusable = [event.subject for event in client.events() if event.kind is Kind.QUEUE_UNUSABLE]
         assert unusable == [f"{BACKLOG}2"]
         assert client.statistics().to_backlog == 1
+
+
+def test_a_drain_that_may_not_listen_says_so(pair: Pair) -> None:
+    client = PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string,
+        sender_key(pair, 0, may_listen=False),
+        options=by_hand(backlog_queue_count=1, enable_syphon=True),
+        retry_total=0,
+    )
+
+    def refused() -> list[tuple[str, bool]]:
+        return [
+            (event.subject, "needs the right to listen" in event.text)
+            for event in client.events()
+            if event.kind is Kind.SYPHON_REFUSED
+        ]
+
+    with client:
+        wait_until(refused, "the drain says that it may not listen")
+        assert refused() == [(f"{BACKLOG}0", True)]
 
 
 def test_a_key_without_manage_finds_out_that_a_topic_is_no_queue(pair: Pair) -> None:

@@ -12,8 +12,10 @@ from pairbus import SendAvailabilityOptions
 from pairbus.drain import hosting
 from pairbus.drain.hosting import EventObserver
 from pairbus.drain.message import BacklogMessage
+from pairbus.drain.problems import Problems
 from pairbus.pairing.client.drain_host import TaskDrainHost
 from pairbus.pairing.events import Kind
+from pairbus.sdk.failures import Failure
 
 
 def test_a_hosted_drain_keeps_the_order_of_its_client_and_waits_as_long(
@@ -45,3 +47,19 @@ def test_an_order_that_is_given_up_is_an_event() -> None:
     observer.order_given_up(BacklogMessage("q", 1, "orders", b"", "m", "s", None, 0), "it goes on")
 
     assert events == [(Kind.ORDER_GIVEN_UP, "q", "it goes on")]
+
+
+def test_a_secondary_that_does_not_let_the_drain_listen_is_one_event() -> None:
+    events: list[tuple[Kind, str, str]] = []
+    problems = Problems(EventObserver(lambda kind, subject, text: events.append((kind, subject, text))))
+
+    for _ in range(3):
+        problems.failed("secondary", "q", Failure.UNAUTHORIZED, "no Listen claim")
+    problems.failed("primary", "orders", Failure.UNAUTHORIZED, "the health events have it")
+    problems.failed("secondary", "other", Failure.CONNECTION, "away")
+
+    ((kind, queue, text),) = events
+    assert (kind, queue) == (Kind.SYPHON_REFUSED, "q")
+    assert text.startswith("nothing is drained: q: ")
+    assert "no Listen claim" in text
+    assert "needs the right to listen" in text

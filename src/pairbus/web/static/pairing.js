@@ -34,6 +34,7 @@ const KINDS = new Map(Object.entries({
   queue_readmitted: ["healthy", "Queue back"],
   syphon_started: ["home", "Syphon started"],
   syphon_stopped: ["home", "Syphon stopped"],
+  syphon_refused: ["warning", "Syphon refused"],
   drained: ["home", "Drained"],
   set_aside: ["warning", "Dead-lettered"],
   fence_stands: ["detour", "Sessions fenced"],
