@@ -124,6 +124,8 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
                 retention_days=options.audit_days,
             )
             kept = AuditedStore(store, audit_rows, messages, audited)
+        elif options.store != MEMORY:
+            _warn_of_audit_off(options.data / MESSAGE_AUDIT_DIRECTORY)
         broker.serve(audit_rows, kept)
         broker.namespace.context.read_ahead = kept.read_ahead
         if options.cluster is not None and options.cluster.store_bytes_max is not None:
@@ -207,6 +209,17 @@ def _tell_actions(audit: AuditLog | None) -> Callable[[str, str, str, str, str],
             )
 
     return tell
+
+
+def _warn_of_audit_off(directory: Path) -> None:
+    """Warn if there is an audit log of messages that will lack what happens from now on."""
+    if directory.is_dir():
+        logger.warning(
+            "%s has an audit log of messages, and this broker runs without --audit: what happens now will be missing there, and "
+            "`pairbus reconcile` cannot notice it. Start the broker with --audit",
+            directory,
+            extra={"event": "message_audit.off", "directory": str(directory)},
+        )
 
 
 def _tell_refusals(audit: AuditLog | None) -> Callable[[str, str, str, str, str], None]:

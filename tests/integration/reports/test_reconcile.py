@@ -389,3 +389,69 @@ def test_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(
     assert code == 0
     assert (found["accepted"], found["arrived"], found["repeated_parts"]) == (3, 3, 1)
     assert found["open_journals"] == 1
+
+
+# -- one secondary, two primaries ---------------------------------------------------------------------
+
+
+def two_primaries(tmp_path: Path, **arrivals: object) -> dict[str, str]:
+    """Two primaries parked the same id and body for a queue of the same name; that of contoso was destroyed, that of other waits."""
+    others: Any = {"entity": "Other/x-servicebus-transfer/0", "namespace": "shared"}
+    kept = [
+        parked("sent", "event-1", namespace="shared"),
+        parked("received-and-deleted", "event-1", namespace="shared"),
+        parked("sent", "event-1", **others),
+    ]
+    return {
+        "contoso": write(tmp_path / "contoso.parquet", [row("sent", "direct", **arrivals)]),
+        "other": write(tmp_path / "other.parquet", [row("sent", "direct", **{"namespace": "other", **arrivals})]),
+        "shared": write(tmp_path / "shared.parquet", kept),
+        "listing": write(tmp_path / "listing.parquet", [parked("held", "event-1", **others)]),
+    }  # fmt: skip
+
+
+def test_what_another_primary_parked_does_not_stand_for_what_is_lost(tmp_path: Path, engine: str) -> None:
+    logs = two_primaries(tmp_path)
+    both = ("--sent", logs["contoso"], "--sent", logs["shared"], "--received", logs["contoso"])
+    for backlog in (logs["shared"], logs["listing"]):
+        code, found = run(engine, *both, "--backlog", backlog)
+        assert (code, found["verdict"], found["accepted"], found["lost"], found["in_backlog"]) == (
+            1,
+            "loss",
+            2,
+            1,
+            0,
+        )
+        assert found["left_out"] == 2
+    code, found = run(engine, *both, "--backlog", logs["shared"], "--dead-letter", logs["listing"])
+    assert (code, found["lost"], found["set_aside"], found["left_out"]) == (1, 1, 0, 3)
+
+
+def test_the_logs_of_both_primaries_together_prove_nothing_until_one_is_named(
+    tmp_path: Path, engine: str
+) -> None:
+    logs = two_primaries(tmp_path)
+    both = [
+        text for name in ("contoso", "other") for text in ("--sent", logs[name], "--received", logs[name])
+    ]
+    everything = (*both, "--sent", logs["shared"], "--backlog", logs["shared"])
+    code, found = run(engine, *everything)
+    assert (code, found["verdict"]) == (2, "unproven")
+    assert "contoso, other" in str(found["doubt"])
+    assert "--primary" in str(found["doubt"])
+    for primary, expected in (("Contoso", (1, 1, 0)), ("other", (0, 0, 1))):
+        code, found = run(engine, *everything, "--primary", primary)
+        assert (code, found["lost"], found["in_backlog"]) == expected
+        assert (found["accepted"], found["arrived"], found["unexpected"]) == (2, 1, 0)
+
+
+def test_arrivals_without_a_namespace_prove_nothing_beside_the_backlog_of_two_primaries(
+    tmp_path: Path, engine: str
+) -> None:
+    logs = two_primaries(tmp_path, namespace=None)
+    ledgers = ("--sent", logs["contoso"], "--sent", logs["shared"], "--received", logs["contoso"])
+    code, found = run(engine, *ledgers, "--backlog", logs["shared"])
+    assert (code, found["verdict"]) == (2, "unproven")
+    assert "contoso, other" in str(found["doubt"])
+    code, found = run(engine, *ledgers, "--backlog", logs["shared"], "--primary", "contoso")
+    assert (code, found["lost"]) == (1, 1)

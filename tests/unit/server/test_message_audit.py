@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.gateway.telemetry.meter import SEND, SendTallies
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.model.message import Message
-from pairbus.server.assemble import recover
+from pairbus.server.assemble import assemble, recover
+from pairbus.server.config.options import Options
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.message_journal import blocks, journal_files
 from pairbus.storage.codec import encode
@@ -326,3 +328,16 @@ def test_a_store_with_the_marker_of_an_older_version_opens_and_goes_on(tmp_path:
     broker = Broker("contoso", again := MemoryStore(disk), bytes(16))
     recover(broker.namespace, again)
     assert broker.namespace.audited_batch == 2
+
+
+def test_a_start_without_audit_beside_an_audit_log_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for is_audited, is_warned in ((False, False), (True, False), (False, True)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="pairbus.server.assemble"):
+            assemble(
+                Options(data=tmp_path, audit=is_audited), 1_700_000_000_000, MemoryStore(MemoryDisk())
+            ).close()
+        events = [getattr(record, "event", "") for record in caplog.records]
+        assert ("message_audit.off" in events) == is_warned

@@ -48,6 +48,12 @@ class ReconcileFlags(EngineFlags):
         (),
         metavar="PATH",
     )
+    primary: tuple[str, ...] = option(
+        "Look at this primary only: leave out rows about others. Needed if the inputs do not tell. May repeat, for "
+        "further names of the same primary.",
+        (),
+        metavar="NAME",
+    )
     until: datetime | None = option(
         "Ignore sends from this moment on (UTC) if they have not arrived yet.", metavar="WHEN", parse=moment
     )
@@ -95,6 +101,7 @@ def reconcile(options: ReconcileFlags) -> int:
             options.until,
             with_body=not options.no_body_hash,
             with_order=not options.no_order,
+            primaries=options.primary,
         )
         if options.out:
             done.write(options.out)

@@ -130,6 +130,10 @@ class Certificate:
     outages: tuple[Outage, ...] = ()
     journals: tuple[str, ...] = ()
     repeated_parts: int = 0
+    left_out: int = 0
+    """Rows about another primary."""
+    doubt: str = ""
+    """Why nothing is proven, whatever the counts: the inputs do not say which primary rows are about. Else empty."""
 
     @property
     def quarantined(self) -> int:
@@ -142,7 +146,11 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """A loss is a loss; without one, rows that could not be read leave it unproven, and so does a question about no message at all."""
+        """A loss is a loss; without one, rows that could not be read leave it unproven, and so does a question about no message at all.
+        Nothing is proven if rows of several primaries may stand for each other.
+        """
+        if self.doubt:
+            return UNPROVEN
         if self.fates["lost"]:
             return LOSS
         return UNPROVEN if self.quarantined or not self.asked else HOLDS

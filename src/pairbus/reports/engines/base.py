@@ -50,7 +50,13 @@ class Engine(Protocol):
     ) -> tuple[Recorded, tuple[Away, ...]]: ...
 
     def reconcile(
-        self, inputs: Mapping[str, Inputs], until: datetime | None, *, with_body: bool, with_order: bool
+        self,
+        inputs: Mapping[str, Inputs],
+        until: datetime | None,
+        *,
+        with_body: bool,
+        with_order: bool,
+        primaries: Sequence[str] = (),
     ) -> ReconciledLedgers: ...
 
 

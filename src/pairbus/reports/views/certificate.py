@@ -94,6 +94,8 @@ def sentence(found: Certificate) -> str:
     lost = found.fates["lost"]
     if found.verdict == LOSS:
         return f"{lost:,} of {many(found.accepted, 'accepted message')} {'is' if lost == 1 else 'are'} LOST."
+    if found.doubt:
+        return "The rows may be about several primaries: nothing is proven."
     if found.quarantined:
         return f"No loss among what could be read, but {many(found.quarantined, 'row')} could not: nothing is proven."
     if found.accepted == 0:
@@ -110,6 +112,8 @@ def sentence(found: Certificate) -> str:
 
 def hint(found: Certificate) -> str:
     """What may be wrong with the question, where one side is empty or nothing of it is on the other; else empty."""
+    if found.doubt:
+        return found.doubt
     if not found.accepted:
         return (
             "Does --sent name the namespaces that accepted messages, and have they an audit log of that time?"
@@ -283,6 +287,8 @@ def _inputs(found: Certificate) -> Section:
         remarks.append(
             f"{many(len(found.journals), 'journal')} still open: the last rows written there were taken as durable"
         )
+    if found.left_out:
+        remarks.append(f"{many(found.left_out, 'row')} about other primaries left out")
     if found.repeated_parts:
         remarks.append(f"{many(found.repeated_parts, 'copy', 'copies')} of parts skipped.")
     head = ("input", "rows", "used", "about something else", "quarantined")

@@ -88,6 +88,7 @@ def certificate_json(found: Certificate) -> dict[str, object]:
     """The certificate. The same rows give the same text, whatever files they lie in (D4)."""
     return {
         "verdict": found.verdict,
+        "doubt": found.doubt,
         **{name: getattr(found, name) for name in ("accepted", "received", "messages", "detoured")},
         **{fate: found.fates[fate] for fate in FATE_COLUMNS},
         "altered": found.altered,
@@ -108,6 +109,7 @@ def certificate_json(found: Certificate) -> dict[str, object]:
         "named": {fate: encoded(names) for fate, names in found.named.items() if names},
         "rows": {role: {"read": count.read, **encoded(count)} for role, count in found.rows.items()},
         "quarantined": dict(found.reasons),
+        "left_out": found.left_out,
         "repeated_parts": found.repeated_parts,
         "open_journals": len(found.journals),
     }

@@ -34,6 +34,7 @@ from pairbus.reports.certificate.value import (
 )
 from pairbus.reports.engines import audit_log as log
 from pairbus.reports.engines.arrow.order import bucket, reordered, session_order
+from pairbus.reports.engines.arrow.primaries import of_one_primary, queue_path, seen_in
 from pairbus.reports.engines.arrow.rows import (
     LONG,
     TEXT,
@@ -68,6 +69,7 @@ from pairbus.reports.engines.audit_log import (
     SENT,
     SPOOL,
 )
+from pairbus.reports.engines.primaries import Seen, choose
 from pairbus.reports.inputs import Inputs
 from pairbus.server.clock import utc
 
@@ -202,17 +204,18 @@ class _Reader:
         self._deletions: dict[tuple[str | None, str], int] = {}
         """When each backlog queue was last deleted, by namespace and path."""
         self._with_body = with_body
+        self.seen: set[Seen] = set()
 
     def read(self, role: str, inputs: Inputs) -> list[pa.Table]:
         found = [self._said(read_parquet(path, _TYPES), role, path) for path in inputs.parquet]
         found += [self._said(read_lines(path, _TYPES), role, path) for path in inputs.lines]
         if role == BACKLOG and self._deletions:
             found = [self._without_deleted(part) for part in found]
-        return [part.drop_columns(["namespace"]) for part in found]
+        return found
 
     def _note_deletions(self, rows: pa.Table) -> None:
         for row in rows.to_pylist():
-            path = _queue_path(row["entity"])
+            path = queue_path(row["entity"])
             if path is not None:
                 key = row["namespace"], path
                 self._deletions[key] = max(row["time"], self._deletions.get(key, row["time"]))
@@ -226,7 +229,7 @@ class _Reader:
         )
         places, namespaces = place.dictionary.to_pylist(), namespace.dictionary.to_pylist()
         times = pa.array(
-            [self._deletions.get((one, _queue_path(path) or "")) for one in namespaces for path in places],
+            [self._deletions.get((one, queue_path(path) or "")) for one in namespaces for path in places],
             LONG,
         )
         code = pc.add(pc.multiply(namespace.indices.cast(LONG), len(places)), place.indices.cast(LONG))
@@ -239,6 +242,7 @@ class _Reader:
 
     def _said(self, rows: pa.Table, role: str, path: str) -> pa.Table:
         """The rows that say something: ``namespace``, KEY, ``ms``, ``sequence_number``, ``session``, ``place`` and the measures."""
+        self.seen |= seen_in(rows, role)
         codes, sayings = _sayings(rows, role)
         by_code = {
             "reason": pa.array([saying.reason for saying in sayings], TEXT),
@@ -299,14 +303,6 @@ class _Reader:
         self.quarantined.append(pa.table(columns, schema=_QUARANTINE))
 
 
-def _queue_path(entity: str | None) -> str | None:
-    """The backlog queue that a path is of, also that of its dead-letter queue; None for other paths."""
-    path = (entity or "").lower()
-    if not _BACKLOG_PATH.match(path):
-        return None
-    return path.removesuffix(log.DEAD_LETTER_PATH).removesuffix(log.TRANSFER_DEAD_PATH)
-
-
 def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
     """For each row the number of its saying; and the sayings."""
     is_ttl = pc.fill_null(pc.equal(rows["detail"], log.REASON_EXPIRED), False)
@@ -335,6 +331,7 @@ def reconcile(
     *,
     with_body: bool = True,
     with_order: bool = True,
+    primaries: Sequence[str] = (),
 ) -> Reconciled:
     """Judge every message. Sends at or after ``until`` that are nowhere yet are in flight, not lost.
 
@@ -343,7 +340,12 @@ def reconcile(
     """
     measures = [name for name in MEASURES if any(name in MEASURES_OF[role] for role in inputs)]
     reader = _Reader(measures, with_body)
-    parts = [part for role, found in inputs.items() for part in reader.read(role, found)]
+    read = {role: reader.read(role, found) for role, found in inputs.items()}
+    choice = choose(reader.seen, primaries)
+    parts, left_out = of_one_primary(read, choice)
+    for role, count in left_out.items():
+        reader.counts[role, "used"] -= count
+        reader.counts[role, "other"] += count
     known = _fates(_grouped(pa.concat_tables(parts) if parts else _nothing(measures), measures), until)
     totals = {name: _sum(known[name]) for name in ("accepted", "found", *FATE_COLUMNS, *THERE)}
     is_accepted = pc.greater(known["accepted"], 0)
@@ -376,6 +378,8 @@ def reconcile(
         outages=_outages(known.filter(parked)) if detoured else (),
         journals=tuple(sorted({path for found in inputs.values() for path in found.journals})),
         repeated_parts=sum(len(found.repeated) for found in inputs.values()),
+        left_out=left_out.total(),
+        doubt=choice.doubt,
     )
     certificate.check()
     return Reconciled(certificate, known, pa.concat_tables([_QUARANTINE.empty_table(), *reader.quarantined]))

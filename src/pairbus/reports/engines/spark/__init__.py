@@ -46,6 +46,12 @@ class SparkEngine:
         return recorded, tuple(supposed_outage(counted, start, end, failover_ms) for start, end in spans)
 
     def reconcile(
-        self, inputs: Mapping[str, Inputs], until: datetime | None, *, with_body: bool, with_order: bool
+        self,
+        inputs: Mapping[str, Inputs],
+        until: datetime | None,
+        *,
+        with_body: bool,
+        with_order: bool,
+        primaries: Sequence[str] = (),
     ) -> Reconciled:
-        return reconcile(read_ledgers(self.spark, inputs, with_body), until, with_order)
+        return reconcile(read_ledgers(self.spark, inputs, with_body, primaries), until, with_order)

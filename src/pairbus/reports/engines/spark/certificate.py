@@ -43,7 +43,7 @@ from pairbus.reports.engines.audit_log import (
     SENT,
 )
 from pairbus.reports.engines.spark.files import write_parquet
-from pairbus.reports.engines.spark.ledgers import Ledgers
+from pairbus.reports.engines.spark.ledgers import LEFT_OUT, Ledgers
 from pairbus.reports.engines.spark.order import MINUTE_MS, bucket, reordered, session_order
 from pairbus.server.clock import utc
 
@@ -112,6 +112,8 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
         outages=_outages(summary) if totals["detoured"] else (),
         journals=tuple(sorted({path for found in ledgers.inputs.values() for path in found.journals})),
         repeated_parts=sum(len(found.repeated) for found in ledgers.inputs.values()),
+        left_out=sum(int(row["unkeyed_rows"]) for row in sums if row["status"] == LEFT_OUT),
+        doubt=ledgers.choice.doubt,
     )
     summary.unpersist()
     certificate.check()
@@ -337,7 +339,11 @@ def _row_counts(totals: Mapping[str, int], sums: Sequence[Row]) -> dict[str, Row
         return sum(int(row["unkeyed_rows"]) for row in sums if (row["role"], row["status"]) == (role, status))
 
     return {
-        role: RowCounts(totals[name], others(role, "other"), others(role, "quarantined"))
+        role: RowCounts(
+            totals[name],
+            others(role, "other") + others(role, LEFT_OUT),
+            others(role, "quarantined"),
+        )
         for role, name in _ROWS.items()
     }
 

@@ -35,11 +35,15 @@ from pairbus.reports.engines.audit_log import (
     SENT,
     SPOOL,
 )
+from pairbus.reports.engines.primaries import DIRECT_ROLES, PARKED_ROLES, Choice, Seen, choose
 from pairbus.reports.engines.spark.files import JSON_OPTIONS, source_column, time_column
 from pairbus.reports.inputs import Inputs, spark_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+LEFT_OUT: Final = "left out"
+"""The status of rows about another primary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,15 @@ class Ledgers:
     """How often each thing is said of a message: those of MEASURES that these inputs can tell of."""
     quarantined: DataFrame
     """``role``, ``source``, ``reason``, ``raw``."""
+    choice: Choice
     has_topics: bool
     """Some deliveries were made by subscriptions."""
 
 
-def read_ledgers(spark: SparkSession, inputs: Mapping[str, Inputs], with_body: bool) -> Ledgers:
-    """The rows of the files of every role."""
+def read_ledgers(
+    spark: SparkSession, inputs: Mapping[str, Inputs], with_body: bool, primaries: Sequence[str] = ()
+) -> Ledgers:
+    """The rows of the files of every role; those about other primaries have the status ``left out``."""
     parts = [
         part.withColumn("role", f.lit(role))
         for role, found in inputs.items()
@@ -71,10 +78,40 @@ def read_ledgers(spark: SparkSession, inputs: Mapping[str, Inputs], with_body: b
         for name in MEASURES
         if any(name in MEASURES_OF[role] for role in inputs) and (has_topics or name != DELIVERED_TOPIC)
     )
+    choice = choose(_seen(raw), primaries)
     judged = _judged(raw, with_body)
     deletions = _deletions(spark, _files(spark, inputs[BACKLOG]), with_body) if BACKLOG in inputs else None
     quarantined = judged.where(f.col("reason").isNotNull()).select("role", "source", "reason", "raw")
-    return Ledgers(inputs, _said(judged, with_body, measures, deletions), measures, quarantined, has_topics)
+    rows = _said(judged, with_body, measures, deletions, choice)
+    return Ledgers(inputs, rows, measures, quarantined, choice, has_topics)
+
+
+_NAMESPACE: Final = "lower(substring_index(trim(coalesce(namespace, '')), '.', 1))"
+"""As ``primaries.namespace_key``."""
+_PRIMARY: Final = "CASE WHEN is_backlog THEN substring_index(place, '/', 1) ELSE '' END"
+
+
+def _seen(raw: DataFrame) -> list[Seen]:
+    """The primaries and namespaces that the rows name. Reads two columns, and few values are different."""
+    is_backlog = (
+        f"contains(place, '{log.TRANSFER_PATH}') AND rlike(place, r'{log.BACKLOG_PATTERN}') AS is_backlog"
+    )
+    rows = (
+        raw.where("entity <> ''")
+        .selectExpr("role", "lower(entity) AS place", "namespace")
+        .selectExpr("role", "place", "namespace", is_backlog)
+        .selectExpr("role", f"{_PRIMARY} AS primary", f"{_NAMESPACE} AS namespace")
+        .distinct()
+        .collect()
+    )
+    return [Seen(row["role"], row["primary"], row["namespace"]) for row in rows]
+
+
+def _is_other(choice: Choice) -> Column:
+    """Whether a row is about another primary than the chosen one."""
+    parked = f.col("role").isin(*PARKED_ROLES) & f.expr(_PRIMARY).isin(*choice.parked_others)
+    direct = f.col("role").isin(*DIRECT_ROLES) & f.expr(_NAMESPACE).isin(*choice.direct_others)
+    return f.when(f.col("is_backlog"), parked).otherwise(direct)
 
 
 def _has_topics(files: Sequence[DataFrame]) -> bool:
@@ -240,14 +277,17 @@ _DOWN: Final = {"backlog": f"{_QUEUED} AND {_LEFT}", "aside": f"{_ASIDE} AND {_L
 """What it takes back: places in the backlog are counted up and down, so that a whole audit tells what is left there."""
 
 
-def _said(judged: DataFrame, with_body: bool, names: Sequence[str], deletions: DataFrame | None) -> DataFrame:
+def _said(
+    judged: DataFrame, with_body: bool, names: Sequence[str], deletions: DataFrame | None, choice: Choice
+) -> DataFrame:
     measures = []
     for name in names:
         down = f" WHEN {_DOWN[name]} THEN -1" if name in _DOWN else ""
         measures.append(
             f"CASE WHEN reason IS NOT NULL THEN 0 WHEN {_UP[name]} THEN 1{down} ELSE 0 END AS {name}"
         )
-    said = judged.selectExpr(
+    is_other = _is_other(choice) if choice.leaves_out else f.lit(False)
+    said = judged.withColumn("is_other", is_other).selectExpr(
         "role",
         "destination",
         "message_id",
@@ -258,10 +298,11 @@ def _said(judged: DataFrame, with_body: bool, names: Sequence[str], deletions: D
         "namespace",
         "place",
         "reason IS NOT NULL AS is_quarantined",
+        "is_other",
         *measures,
     )
     says = " OR ".join(f"{name} <> 0" for name in names)
-    status = f"CASE WHEN is_quarantined THEN 'quarantined' WHEN {says} THEN NULL ELSE 'other' END AS status"
+    status = f"CASE WHEN is_quarantined THEN 'quarantined' WHEN NOT ({says}) THEN 'other' WHEN is_other THEN '{LEFT_OUT}' END AS status"
     # Rows that say nothing have no key: they meet in one group for each status and are only counted.
     keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in (*KEY, "session")]
     marked = said.selectExpr("*", status)
@@ -278,4 +319,8 @@ def _said(judged: DataFrame, with_body: bool, names: Sequence[str], deletions: D
             f"CASE WHEN ms <= deleted_ms THEN 0 ELSE {name} END AS {name}" if name in DELETABLE else name
             for name in names
         ]
+    if choice.leaves_out:
+        marked = marked.withColumns(
+            {name: f.expr(f"CASE WHEN status IS NULL THEN {name} ELSE 0 END") for name in names}
+        )
     return marked.selectExpr("role", "status", *keyed, "ms", "sequence_number", "place", *columns)

@@ -1,0 +1,54 @@
+"""The choice of the primary that a certificate is about."""
+
+from __future__ import annotations
+
+from pairbus.reports.engines.audit_log import BACKLOG, RECEIVED, SENT
+from pairbus.reports.engines.primaries import Choice, Seen, choose, namespace_key
+
+
+def seen(arrivals: tuple[str, ...], parked: tuple[str, ...]) -> list[Seen]:
+    rows = [Seen(role, primary, "shared") for primary in parked for role in (SENT, BACKLOG)]
+    return [*rows, *(Seen(RECEIVED, "", name) for name in arrivals)]
+
+
+def test_one_pair_needs_no_choice() -> None:
+    for arrivals in ((), ("",), ("contoso",), ("", "contoso")):
+        for parked in ((), ("contoso",)):
+            assert choose(seen(arrivals, parked)) == Choice()
+
+
+def test_arrivals_of_one_namespace_choose_its_backlog_queues() -> None:
+    assert choose(seen(("contoso",), ("contoso", "other"))) == Choice(("other",), ("other",))
+
+
+def test_what_the_inputs_do_not_tell_is_a_doubt() -> None:
+    cases = [
+        (("",), ("contoso", "other")),
+        (("", "contoso"), ("contoso", "other")),
+        ((), ("contoso", "other")),
+        (("contoso",), ("other",)),
+        (("contoso", "other"), ()),
+        (("contoso", "other"), ("contoso",)),
+    ]
+    for arrivals, parked in cases:
+        assert "--primary NAME" in choose(seen(arrivals, parked)).doubt
+
+
+def test_a_named_primary_ends_the_doubt() -> None:
+    parked = ("contoso", "other")
+    assert choose(seen(("",), parked), ["Contoso"]) == Choice(("other",), ("other",))
+    assert choose(seen(("contoso", "other"), parked), ["contoso"]) == Choice(("other",), ("other",))
+    assert choose(seen(("contoso",), ("other",)), ["contoso"]) == Choice(("other",), ("other",))
+    # The backlog queues have another name for the namespace whose arrivals are given.
+    assert choose(seen(("contoso",), ("alias", "other")), ["alias"]) == Choice(("other",), ("other",))
+
+
+def test_a_name_that_no_row_has_and_two_namespaces_at_once_are_doubts() -> None:
+    assert "no row" in choose(seen(("contoso",), ("other",)), ["contosso"]).doubt.lower()
+    assert "one primary at a time" in choose(seen(("a", "b"), ("a", "b")), ["a", "b"]).doubt
+    assert "one primary at a time" in choose(seen(("a", "b"), ("alias",)), ["alias"]).doubt
+
+
+def test_a_host_name_counts_by_its_first_part() -> None:
+    assert namespace_key(" Contoso.servicebus.windows.net") == "contoso"
+    assert namespace_key(None) == ""
