@@ -207,32 +207,27 @@ def park(payload: bytes, path: str, passport: Passport, *, is_checked: bool = Fa
             hints["pk"] = 1
         else:
             aliases.append((sections.encode_text(ALIAS_PARTITION), partition))
-    written = replace(passport, hints=hints)
-    aliases.append((sections.encode_text(ALIAS_PASSPORT), sections.encode_text(written.text())))
-    users = [
-        (_renamed(key), value)
-        for key, value in sections.map_items(sections.find(parts, sections.APPLICATION_PROPERTIES))
-    ]
+    written = replace(passport, hints=hints).text()
+    aliases.append((sections.encode_text(ALIAS_PASSPORT), sections.encode_text(written)))
+    given = sections.map_items(sections.find(parts, sections.APPLICATION_PROPERTIES))
+    users = [(_renamed(key), value) for key, value in given]
     return _joined(parts, header, properties, annotations, users + aliases)
 
 
 def _check_ids(session: bytes | None, partition: bytes | None) -> None:
     session_id = sections.text_of(session) if session is not None else None
     key = sections.text_of(partition) if partition is not None else None
-    for name, value in (("session id", session_id), ("partition key", key)):
+    problem = ""
+    if session_id and key not in (None, session_id):
+        problem = f"the partition key {key!r} differs from the session id {session_id!r}: when both are set they must be equal"
+    for name, value in (("partition key", key), ("session id", session_id)):
         if value is not None and len(value) > ID_CHARACTERS_MAX:
-            raise _invalid(f"the {name} has {len(value)} characters: at most {ID_CHARACTERS_MAX} are allowed")
-    if session_id and key is not None and key != session_id:
-        raise _invalid(
-            f"the partition key {key!r} differs from the session id {session_id!r}: when both are set they must be equal"
-        )
+            problem = f"the {name} has {len(value)} characters: at most {ID_CHARACTERS_MAX} are allowed"
+    if problem:
+        # The error is one of the official SDK, too, which a broker that reads parked messages for its page never needs.
+        from pairbus.pairing.errors import InvalidMessageError  # noqa: PLC0415
 
-
-def _invalid(text: str) -> Exception:
-    # The error is one of the official SDK, too. A broker reads parked messages for its page, and never needs the SDK.
-    from pairbus.pairing.errors import InvalidMessageError  # noqa: PLC0415
-
-    return InvalidMessageError(text)
+        raise InvalidMessageError(problem)
 
 
 def _take(items: list[bytes], index: int) -> bytes | None:
