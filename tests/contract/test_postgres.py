@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +17,7 @@ from pairbus.errors import UsageError
 from pairbus.storage.postgres import schema
 from pairbus.storage.postgres.connection import Address, NotAnswered, Session
 from pairbus.storage.postgres.database import Database
+from pairbus.storage.postgres.lease import PostgresLease
 from pairbus.storage.postgres.opening import find_database, is_database, open_database
 from pairbus.storage.postgres.waiting import waits_for
 from pairbus.storage.table.ports import (
@@ -248,6 +252,85 @@ def test_a_command_does_not_wait_for_ever_for_a_lock_of_others(url: str, databas
             find_database(url, database.namespace, SHORT_SECONDS)
         assert f"no answer within {SHORT_SECONDS:g} s" in str(refused.value)
     assert find_database(url, database.namespace, WAIT_SECONDS_MAX).shard == database.shard
+
+
+def _backends(url: str, pid: int) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as asking:
+        return asking.execute("select state from pg_stat_activity where pid = %s", (pid,)).fetchall()
+
+
+def _backend(lease: Any) -> int:
+    return int(lease._session._connection.info.backend_pid)
+
+
+@contextlib.contextmanager
+def _renewal_under_way(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """The owner's lease has ended. It has renewed it, and that commit waits: the row is locked. When it is committed, that lease has ended too."""
+    with psycopg.connect(url) as owner:
+        for _ in range(2):
+            owner.commit()
+            owner.execute("update pairbus_shard set until = clock_timestamp() - interval '1 second'")
+        yield owner
+
+
+@pytest.mark.promise("S4")
+def test_a_command_that_gave_up_does_not_take_the_lease_later(url: str, database: Database) -> None:
+    command = find_database(url, database.namespace, SHORT_SECONDS).lease()
+    with _renewal_under_way(url) as owner:
+        with pytest.raises(NotAnswered, match=rf"process {owner.info.backend_pid}.* Nothing was changed"):
+            command.acquire("pairbus-store", "", 60_000)
+        owner.commit()
+    assert database.lease().look().epoch == 1
+    assert (
+        command.acquire("pairbus-store", "", 60_000) is not None
+    )  # nothing was changed, and it may try again
+    command.close()
+
+
+@pytest.mark.promise("S4")
+def test_a_command_whose_statement_lay_unread_does_not_take_the_lease_later(
+    url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database was frozen until the command had ended."""
+    with _renewal_under_way(url):
+        pass
+    command = find_database(url, database.namespace, SHORT_SECONDS).lease()
+    deadline = PostgresLease._deadline
+
+    def freezes(lease: PostgresLease) -> int:
+        found = deadline(lease)
+        os.kill(_backend(lease), signal.SIGSTOP)
+        return found
+
+    monkeypatch.setattr(PostgresLease, "_deadline", freezes)
+    command.look()
+    pid = _backend(command)
+    try:
+        with pytest.raises(NotAnswered):
+            command.acquire("pairbus-store", "", 60_000)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    command.close()
+    until(lambda: not _backends(url, pid))
+    assert database.lease().look().epoch == 1
+
+
+@pytest.mark.promise("S4")
+def test_a_node_that_ended_while_it_waited_for_the_lease_does_not_get_it(
+    url: str, database: Database
+) -> None:
+    lease = database.lease()
+    lease.look()
+    pid = _backend(lease)
+    with ThreadPoolExecutor(1) as pool, _renewal_under_way(url) as owner:
+        waiting = pool.submit(lease.acquire, "b", "", 60_000)
+        until(lambda: _backends(url, pid) == [("active",)])
+        lease.close()
+        with pytest.raises((OutcomeUnknown, TableFailed)):
+            waiting.result(WAIT_SECONDS_MAX)
+        until(lambda: not _backends(url, pid))
+        owner.commit()
+    assert database.lease().look().epoch == 1
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
+from pairbus.cli.broker import store as command_module
 from pairbus.cli.root import root
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.ports import Outbox
@@ -33,7 +35,7 @@ from pairbus.storage.log.store import LogStore
 from pairbus.storage.ports import Store
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.opening import open_database
-from pairbus.storage.table.ports import SequenceTaken, ShardMoved, TableFailed
+from pairbus.storage.table.ports import Ownership, SequenceTaken, ShardMoved, TableFailed
 from tests.contract.table_kinds import new_name
 from tests.postgres_kit import shared_server
 from tests.unit.engine.engine_kit import START, TRUE_RULE, incoming
@@ -415,6 +417,65 @@ def _interrupting(after: int) -> Any:
             raise KeyboardInterrupt
 
     return progress
+
+
+@pytest.mark.promise("S4")
+@pytest.mark.parametrize("way", ["--to", "--from"])
+def test_a_move_that_sigterm_ends_gives_its_lease_back_at_once(
+    way: str, data: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its lease is short: after SIGKILL nodes wait for its end."""
+    monkeypatch.setattr(module, "COMMIT_BYTES", 20_000)
+    database = open_database(url, NAME)
+    where = data
+    if way == "--from":
+        moved("--data", data, "--to", url)
+        where = tmp_path / "back"
+
+    def progress(done: int, total: int) -> None:
+        if total and done >= 300:
+            lease = database.lease()
+            seen.append(lease.look())
+            lease.close()
+            signal.raise_signal(signal.SIGTERM)
+
+    seen: list[Ownership] = []
+    monkeypatch.setattr(command_module, "progress_bar", lambda _: nullcontext(progress))
+    before = signal.getsignal(signal.SIGTERM)
+    assert run("--data", where, way, url, "--namespace", NAME).exit_code == 128 + signal.SIGTERM
+    assert seen[0].owner == module.MOVER
+    assert seen[0].remaining_ms <= 5_000
+    lease = database.lease()
+    assert lease.look().owner == ""
+    lease.close()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_last_step_of_a_move_is_not_interrupted_by_a_signal(
+    number: signal.Signals, data: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise both copies could count."""
+    before, mark, rename = on_disk(data), module._mark_moved, Path.rename
+
+    def marks(*given: Any) -> None:
+        signal.raise_signal(number)
+        mark(*given)
+
+    def renames(path: Path, target: Path) -> Path:
+        if target.name == "store.moved":
+            signal.raise_signal(number)
+        return rename(path, target)
+
+    monkeypatch.setattr(module, "_mark_moved", marks)
+    monkeypatch.setattr(Path, "rename", renames)
+    moved("--data", data, "--to", url)
+    assert not (data / STORE_DIRECTORY).exists()
+    moved("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
+    assert on_disk(tmp_path / "back") == before
+    with pytest.raises(ShardMoved):
+        open_database(url, NAME)
 
 
 def test_wrong_directions_are_refused(data: Path, url: str) -> None:

@@ -5,7 +5,8 @@ counts, session states, duplicate history, the number of the last audited batch,
 the target gets a new one.
 
 The target counts only when all of it is there: in the database as one batch, on disk under its name. Only then is the source
-marked as moved. So a move that is interrupted has changed nothing, and is begun again.
+marked as moved. So a move that is interrupted has changed nothing, and is begun again. It owns the shard meanwhile, by a short lease that
+a thread renews, and gives it back at its end, also after SIGTERM.
 
 A database that the namespace was moved out of keeps the old copy. A move back into it writes a shard beside the old one, and the two
 change places in one transaction at the end. The source is opened first, so a move that is refused because of it finds the
@@ -18,6 +19,7 @@ meet it at their next call and end.
 from __future__ import annotations
 
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +42,8 @@ from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, TableFail
 from pairbus.storage.tools.inspect import holds_data
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pairbus.storage.ports import Store
     from pairbus.storage.postgres.database import Database
     from pairbus.storage.table.ports import Acquired, LeaseTable
@@ -49,7 +53,10 @@ TLS_DIRECTORY: Final = "tls"
 UNFINISHED_DIRECTORY: Final = f"{STORE_DIRECTORY}.moving"
 MOVER: Final = "pairbus-store"
 """The name under which a move holds the shard; other nodes wait."""
-LEASE_MS: Final = 30_000
+LEASE_MS: Final = 5_000
+"""Renewed five times in that time. So long nodes wait after a move that was killed; one that is stopped gives it back."""
+JOIN_SECONDS_MAX: Final = 2.0
+"""How long the end of a move waits for a renewal under way."""
 COMMIT_BYTES: Final = 4 << 20
 COMMIT_RECORDS: Final = 2_000
 READ_MESSAGES: Final = 500
@@ -91,13 +98,14 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
                 keep_authority(settings, data / TLS_DIRECTORY)
             finally:
                 settings.close()
-        if target is not database:
-            with _as_unavailable():
-                _repeat(lambda: database.replace_with(target))
-        aside = data / MOVED_DIRECTORY
-        shutil.rmtree(aside, ignore_errors=True)
-        (data / STORE_DIRECTORY).rename(aside)
-        sync_directory(data)
+        with _last_step():
+            if target is not database:
+                with _as_unavailable():
+                    _repeat(lambda: database.replace_with(target))
+            aside = data / MOVED_DIRECTORY
+            shutil.rmtree(aside, ignore_errors=True)
+            (data / STORE_DIRECTORY).rename(aside)
+            sync_directory(data)
         # For people only, so it need not be durable. It names hosts and database, nothing secret.
         with suppress(OSError):
             (aside / MOVED_TO_FILE).write_text(f"{database}\n", encoding="utf-8")
@@ -140,9 +148,10 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
                 target.close()
             give_authority(settings, data / TLS_DIRECTORY)
             shutil.rmtree(directory, ignore_errors=True)  # at most a lock file
-            unfinished.rename(directory)
-            sync_directory(data)
-            _mark_moved(database, epoch, data)
+            with _last_step():
+                unfinished.rename(directory)
+                sync_directory(data)
+                _mark_moved(database, epoch, data)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         if not was_there:
@@ -237,6 +246,30 @@ def _repeat(step: Callable[[], None]) -> None:
         except OutcomeUnknown:
             time.sleep(LAST_STEP_PAUSE_SECONDS)
     return step()
+
+
+@contextmanager
+def _last_step() -> Iterator[None]:
+    """Both copies could count in the middle of it. So the first SIGINT or SIGTERM does not end it; a second one does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        former = before[signal.Signals(number)]
+        if heard and callable(former):
+            former(number, frame)
+        heard.append(number)
+
+    for number in before:
+        signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 @contextmanager
@@ -364,6 +397,8 @@ class _Keeper:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(JOIN_SECONDS_MAX)
+        if self._thread.is_alive():
+            return  # the database does not answer: the lease ends by itself
         with suppress(StorageError):
             self._lease.release(self._held.epoch)

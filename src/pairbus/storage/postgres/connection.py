@@ -4,7 +4,10 @@ Rule 1: every statement is a transaction of its own, sent in one piece. A node t
 Rule 2: no timeout and no cancel ever ends a statement of a durable connection. PostgreSQL answers a commit whose wait for the standby was
         cancelled with success and a warning: what was written may then be on one disk alone.
 Rule 3: so a warning there means that the outcome is unknown.
-Rule 4: whatever names a connection in an error names hosts and database only: the rest of a URL may hold a password.
+Rule 4: the statement of a client that is gone must not take effect later. It may wait for a lock, or lie unread in a database that is frozen.
+        So the database looks for its client while it works, and ends the statements of commands after a time (``waiting``). A statement that
+        would do harm late holds its own deadline (``lease``).
+Rule 5: whatever names a connection in an error names hosts and database only: the rest of a URL may hold a password.
 """
 
 from __future__ import annotations
@@ -51,6 +54,10 @@ select set_config('client_min_messages', 'warning', false);
 select set_config(name, '0', false) from pg_settings
   where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
                  'idle_in_transaction_session_timeout');
+do $pairbus$ begin
+  perform set_config('client_connection_check_interval', '1s', false);
+exception when others then null;  -- it came with PostgreSQL 14, and not for every system
+end $pairbus$;
 """
 
 _UNIQUE: Final = b"23505"
@@ -66,6 +73,7 @@ DROPPED: Final = "PB001"
 """Our own: a range that is to be written was dropped."""
 _DROPPED: Final = DROPPED.encode()
 _LOCK_TIMED_OUT: Final = b"55P03"
+_CANCELLED: Final = b"57014"
 _NO_TABLE: Final = b"42P01"
 
 
@@ -183,6 +191,9 @@ class Session:
             connection.pgconn.notice_handler = self._warned
             self._warning = ""
             self._check(connection.pgconn.exec_(_SESSION), "could not be set up")
+            if self._watch is not None:
+                timeout = f"set statement_timeout = {self._watch.statement_ms_max}"
+                self._check(connection.pgconn.exec_(timeout.encode()), "could not be set up")
         return connection.pgconn
 
     def _check_open(self) -> None:
@@ -250,6 +261,8 @@ class Session:
                 return TableFull(f"{self.address} has no space left: {text}")
             if state == _LOCK_TIMED_OUT:
                 return LockTimedOut(text)
+            if state == _CANCELLED and self._watch is not None:
+                return NotAnswered(f"{self.address}: {self._watch.ended()}")
         if lost or not state or state == _READ_ONLY or state.startswith(_PASSING_CLASSES):
             self.hang_up()
             if self._watch is not None and self._watch.overdue:
@@ -273,4 +286,4 @@ class NoTable(TableFailed):
 
 
 class NotAnswered(TableFailed):
-    """The database took too long for a command. What was asked may still take effect."""
+    """The database took too long for a command. Its text says whether what was asked may still take effect."""

@@ -3,6 +3,9 @@
 Each call is one statement, so a node that is paused in the middle of a call holds no lock on the shard's row. The lease begins
 and ends by the database's clock; no other clock is compared with it.
 
+A command that takes the shard gives up after a while. Its statement may lie unread until then, in a database that is frozen, so it holds a deadline by
+the database's clock: no owner is fenced, and no node is kept waiting, by a command that has ended.
+
 A namespace that was moved elsewhere has an owner that no node is, for ever. That is part of the shard's row, which every statement here
 locks: a setting in another table would not be seen by an acquisition that began before it was written and waited for the row.
 """
@@ -32,12 +35,14 @@ _MOVED_OWNER: Final = "(moved)"
 _MOVED_UNTIL: Final = "9999-12-31T00:00:00Z"
 """The end of its lease."""
 _LATER: Final = b"clock_timestamp() + $%d * interval '1 millisecond'"
+_NOW: Final = b"select floor(extract(epoch from clock_timestamp()) * 1000)::bigint"
 # The statement sees the frames as they were when it began. If the owner adds one meanwhile, the fence finds its number taken, and
 # everything is undone. So max(seq) need not be locked.
 _ACQUIRE: Final = (
     b"with taken as (update pairbus_shard set epoch = epoch + 1, owner = $2, address = $3, until = "
     + _LATER % 4
     + b" where shard = $1 and (owner = '' or until <= clock_timestamp()) "
+    b"and ($5 = 0 or extract(epoch from clock_timestamp()) * 1000 <= $5) "
     # Earlier versions left only this mark.
     b"and not exists (select from pairbus_setting where shard = $1 and name = 'moved') returning epoch), "
     b"fence as (insert into pairbus_frame (shard, seq, epoch, crc, head, body) "
@@ -90,9 +95,9 @@ class PostgresLease:
     def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
         if not owner:
             raise TableFailed("a node that takes a shard needs a name")
-        values = (self._shard_value, owner.encode(), address.encode(), int8(lease_ms))
+        values = (self._shard_value, owner.encode(), address.encode(), int8(lease_ms), int8(self._deadline()))
         try:
-            found = self._session.execute(b"acquire", _ACQUIRE, (INT4, TEXT, TEXT, INT8), values)
+            found = self._session.execute(b"acquire", _ACQUIRE, (INT4, TEXT, TEXT, INT8, INT8), values)
         except NoRange as error:
             # The fence would be the first frame of a range that nobody has made yet.
             self._make_next_range()
@@ -101,6 +106,13 @@ class PostgresLease:
             return None
         self._owner = owner.encode()
         return Acquired(number(found, 0, 0), number(found, 0, 1))
+
+    def _deadline(self) -> int:
+        """By the database's clock, in milliseconds; 0: none, because a node waits as long as it takes."""
+        seconds = self._session.address.answer_seconds_max
+        if seconds is None:
+            return 0
+        return number(self._session.execute(b"now", _NOW, (), ()), 0, 0) + int(seconds * 1000)
 
     def _make_next_range(self) -> None:
         following = 1 + last_frame(self._session, self._shard_value)

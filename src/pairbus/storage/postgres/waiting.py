@@ -1,13 +1,15 @@
 """Ends a call of a command that the database does not answer in time, and says what it waits for.
 
-Only commands are bounded so; the head of ``connection`` says why the broker is not. A timeout of the database would not do, because a
-commit that waits for a standby ignores it. So the client hangs up. The database goes on, and what was asked may still take effect.
+Only commands are bounded so; the head of ``connection`` says why the broker is not. What was given up must not take effect later, so the
+database itself ends the statement first (``statement_timeout``): then it is certain that nothing was changed. A commit is past that: a wait for a
+standby ignores the timeout, and cannot be taken back. Then the client hangs up, and says that what was asked may still take effect.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     import psycopg
 
 DIAGNOSIS_MS_MAX: Final = 2_000
+DIAGNOSIS_PART: Final = 0.5
+"""After this part of the time the database is asked what the call waits for."""
+STATEMENT_PART: Final = 0.9
+"""After this part of it the database ends the statement."""
+CONNECT_POLL_SECONDS: Final = 0.1
 _ACTIVITY: Final = (
     "select coalesce(wait_event_type, ''), coalesce(wait_event, ''), array_to_string(pg_blocking_pids(pid), ', '), "
     "current_setting('synchronous_standby_names') from pg_stat_activity where pid = %s"
@@ -44,34 +51,50 @@ class Watch:
         self._connection = connection
         self._connect = connect
         self._cut = cut
-        self._timer: threading.Timer | None = None
+        self._call: threading.Event | None = None
+        """Set when the call under way has ended; None: there is none."""
+        self._reason = ""
         self.overdue = ""
         """Why the last call was ended; empty: it was not."""
 
+    @property
+    def statement_ms_max(self) -> int:
+        """For ``statement_timeout``."""
+        return max(1, int(self._seconds_max * 1000 * STATEMENT_PART))
+
     def __enter__(self) -> None:
-        self.overdue = ""
-        self._timer = timer = threading.Timer(self._seconds_max, self._fire)
-        timer.daemon = True
-        timer.start()
+        self.overdue = self._reason = ""
+        self._call = call = threading.Event()
+        threading.Thread(target=self._run, args=(call,), name="pairbus-watch", daemon=True).start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        call, self._call = self._call, None
+        if call is not None:
+            call.set()
 
-    def _fire(self) -> None:
-        connection = self._connection()
-        if connection is None:
+    def _run(self, call: threading.Event) -> None:
+        until = time.monotonic() + self._seconds_max
+        if call.wait(self._seconds_max * DIAGNOSIS_PART):
             return
+        while (connection := self._connection()) is None:
+            if call.wait(CONNECT_POLL_SECONDS):
+                return
         reason = self._diagnosis(connection.info.backend_pid)
-        if self._timer is None:
-            return  # it was answered meanwhile
-        self.overdue = (
-            f"no answer within {self._seconds_max:g} s: {reason}. What was asked may still take effect there"
-        )
+        if self._call is call:
+            self._reason = reason
+        if call.wait(max(0.0, until - time.monotonic())):
+            return
+        self.overdue = f"{self._not_answered(reason)}. What was asked may still take effect there"
         self._cut()
+
+    def ended(self) -> str:
+        """What to say when the database itself has ended the statement."""
+        return f"{self._not_answered(self._reason or 'what it waited for is not known')}. Nothing was changed"
+
+    def _not_answered(self, reason: str) -> str:
+        return f"no answer within {self._seconds_max:g} s: {reason}"
 
     def _diagnosis(self, process: int) -> str:
         with contextlib.suppress(Exception), self._connect() as second:
