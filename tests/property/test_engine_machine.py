@@ -322,7 +322,7 @@ class EngineMachine(RuleBasedStateMachine):
             namespace.tick(self.now)
             self._end_of_burst()
         else:
-            raise AssertionError("time is frozen")
+            raise AssertionError("time stands still")
         self.life.now = until
 
     def _note_lapses(self) -> None:

@@ -216,7 +216,7 @@ class World:
                 # Life goes on with what is left.
                 self._check(loss.disk, loss.allowed)
                 self._begin(loss.disk)
-        raise AssertionError(f"the world of seed {self.seed} is frozen")
+        raise AssertionError(f"the world of seed {self.seed} stands still")
 
     def _begin(self, disk: SimulatedDisk) -> None:
         self.is_watching = False

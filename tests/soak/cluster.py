@@ -164,7 +164,7 @@ class Soak:
         return "database primary killed, standby promoted"
 
     def strand_primary(self, _owner: NodeProcess) -> str:
-        """The primary is frozen, its standby is promoted, then it goes on for a while without knowing."""
+        """The primary stands still, its standby is promoted, then it goes on for a while without knowing."""
         former = self._database.primary
         former.pause()
         self._database.fail_over(former)
@@ -175,7 +175,7 @@ class Soak:
             self._database.add_standby()
 
         self._later(2.0, end)
-        return "database primary replaced while it was frozen, and goes on for 2 s without knowing"
+        return "database primary replaced while it stood still, and goes on for 2 s without knowing"
 
     def restart_primary(self, _owner: NodeProcess) -> str:
         self._database.restart_primary()

@@ -51,7 +51,7 @@ PHRASES = {
     "set aside": "dead-letter; for rows: quarantine",
     "sets aside": "dead-letters",
     "stand still": "be unavailable, stop",
-    "is frozen": "is unavailable, stops",
+    "stands still": "is unavailable, stops",
     "way home": "drain",
     "without being told": "by itself, automatically",
 }

@@ -377,7 +377,7 @@ def test_when_one_side_is_closed_alone_the_other_is_faulted_after_five_seconds(p
         try:
             sender.send_messages(text(1))
         except PartnerClosedError:
-            assert time.monotonic() - begun > 4.9, "only a machine that was frozen comes too late"
+            assert time.monotonic() - begun > 4.9, "only a machine that stood still comes too late"
         wait_until(lambda: kinds(client.events(), Kind.FAULTED), "faulted")
 
         assert time.monotonic() - begun > 4.9

@@ -97,7 +97,7 @@ class Node:
         world.at(world.time + world.chance.randrange(RESTART_MS), self.begin)
 
     def pause(self, ms: int) -> None:
-        """Everything in the process is frozen for a while; its clock does not."""
+        """Everything in the process stands still for a while; its clock does not."""
         if not self.machine.is_dead and not self.machine.is_paused:
             self.world.say(self.name, f"is paused for {ms} ms")
             self.machine.pause()

@@ -13,7 +13,7 @@ def message(number: int, path: str = "orders", queue: str = "q0") -> BacklogMess
 
 
 def away(window: int = 10) -> DrainPlan:
-    """Half the window is frozen, and "events" was reached a moment ago."""
+    """Half the window stands still, and "events" was reached a moment ago."""
     plan = DrainPlan(window=window, ready_max=4)
     plan.observed_behind("q0", ["events"], 0)
     for number in range(1, window // 2 + 1):
@@ -32,7 +32,7 @@ def test_half_of_the_window_stays_for_others() -> None:
     assert (plan.held("q0"), len(plan._skip_list._queues["q0"].skipped)) == (5, 1)
 
 
-def test_where_everything_freezes_nothing_is_passed_over() -> None:
+def test_where_everything_stands_still_nothing_is_passed_over() -> None:
     plan = DrainPlan(window=10, ready_max=4)
     for number in range(1, 6):
         plan.add(message(number))
@@ -134,7 +134,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert skip_list.is_paused("q0", 0)
 
 
-def test_a_destination_that_does_not_answer_freezes() -> None:
+def test_a_destination_that_does_not_answer_stands_still() -> None:
     plan = DrainPlan(window=10, ready_max=4)
     for number in range(4):
         plan.add(message(number))
