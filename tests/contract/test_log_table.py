@@ -12,6 +12,7 @@ from pairbus.storage.table.ports import (
     FrameMark,
     FrameReader,
     FrameWriter,
+    LastFrame,
     LeaseTable,
     LogShortened,
     SequenceTaken,
@@ -338,6 +339,30 @@ def test_a_renewal_looks_for_the_newest_frame(parts: Parts) -> None:
     assert parts.lease.look().remaining_ms <= SHORT_LEASE_MS
     parts.lease.release(1)
     assert not parts.lease.renew(1, "a:1", LEASE_MS, 5), "another may own it: that counts first"
+
+
+@pytest.mark.promise("S1", "S3")
+def test_a_former_owner_learns_how_much_of_its_log_is_there(parts: Parts) -> None:
+    acquired(parts.lease)
+    marks = {sequence: insert(parts.writer, sequence) for sequence in range(2, 6)}
+    parts.lease.release(1)
+    assert acquired(parts.another_lease(), "b") == Acquired(2, 6)
+    writer = parts.another_writer()
+    for sequence in range(7, 2 * RANGE_FRAMES + 2):
+        insert(writer, sequence, 2)
+
+    def kept(sequence: int, mark: FrameMark) -> int | None:
+        return parts.lease.last_kept(LastFrame(sequence, mark))
+
+    assert [kept(sequence, mark) for sequence, mark in marks.items()] == [None] * 4
+    assert kept(1, FrameMark(1, 0)) is None, "the fence"
+    for sequence in (6, 7, 9, 2 * RANGE_FRAMES, 100 * RANGE_FRAMES):
+        assert kept(sequence, FrameMark(1, 9)) == 5, "another owner gave the number again, or it is free"
+    assert kept(8, FrameMark(2, 9)) == 5, "another owner got the same epoch"
+    assert kept(100 * RANGE_FRAMES, FrameMark(2, 9)) == 2 * RANGE_FRAMES + 1
+    assert writer.drop_below(RANGE_FRAMES)
+    assert kept(5, FrameMark(1, 9)) is None, "it was dropped: nobody can tell"
+    assert kept(RANGE_FRAMES + 1, FrameMark(1, 9)) == RANGE_FRAMES - 1
 
 
 @pytest.mark.promise("S2")

@@ -192,11 +192,11 @@ def test_space_is_given_back_by_whole_ranges_and_its_numbers_stay_taken() -> Non
 
 @pytest.mark.promise("S1", "S3")
 @pytest.mark.parametrize("lacks", [1, 2, 5, 9])
-@pytest.mark.parametrize("is_sent", [True, False])
+@pytest.mark.parametrize("found_by", ["send", "renewal", "takeover"])
 def test_a_standby_without_the_last_commits_ends_the_owner_and_the_next_one_serves_what_is_there(
-    lacks: int, is_sent: bool
+    lacks: int, found_by: str
 ) -> None:
-    """Whether the owner sends again or only renews its lease: nothing is written behind the hole."""
+    """Whether the owner sends again, only renews its lease, or comes after the next one: nothing is written behind the hole."""
     bench = Bench(range_frames=4)
     table = bench.table()
     lease = table.lease()
@@ -207,14 +207,14 @@ def test_a_standby_without_the_last_commits_ends_the_owner_and_the_next_one_serv
         send(store, number)
 
     bench.database.fail_over(lacks=lacks)
-    if is_sent:
+    if found_by == "send":
         with pytest.raises(StoreFenced, match=f"lacks the last {lacks} frame"):
             send(store, 13)
-    else:
+    elif found_by == "renewal":
         with pytest.raises(OutcomeUnknown):
-            lease.renew(held.epoch, "a:1", LEASE_MS, store.newest)  # the connection was lost
+            lease.renew(held.epoch, "a:1", LEASE_MS, store.last.sequence)  # the connection was lost
         with pytest.raises(LogShortened):
-            lease.renew(held.epoch, "a:1", LEASE_MS, store.newest)
+            lease.renew(held.epoch, "a:1", LEASE_MS, store.last.sequence)
 
     again = bench.table()
     again.lease().release(held.epoch)
@@ -223,6 +223,12 @@ def test_a_standby_without_the_last_commits_ends_the_owner_and_the_next_one_serv
     found: list[int] = []
     opened(again, taken, found)
     assert found == list(range(1, 13 - lacks))
+    if found_by == "takeover":
+        with pytest.raises(StoreFenced):
+            send(store, 13)
+        with pytest.raises(OutcomeUnknown):
+            lease.last_kept(store.last)  # the connection was lost
+        assert lease.last_kept(store.last) == store.last.sequence - lacks
 
 
 def opened(table: SimulatedTable, held: Acquired, found: list[int] | None = None) -> TableStore:

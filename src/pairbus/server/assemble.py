@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pairbus.server.ports import BrokerPort
     from pairbus.server.server import Assemble
     from pairbus.storage.ports import Store
-    from pairbus.storage.table.ports import Acquired, ShardTable
+    from pairbus.storage.table.ports import Acquired, LastFrame, ShardTable
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Assembly:
     meter: Meter | None = None
     usage_writer: UsageWriter | None = None
     """None: what is counted is not kept."""
-    newest_frame: Callable[[], int] | None = None
+    last_frame: Callable[[], LastFrame] | None = None
     """Tells the last frame of a shard's log that is durable; may be called by any thread. None: the store is not a shard's."""
     declare_rest: Callable[[int], bool] | None = None
     """Makes the declared entities that the disk had no room for at the start; True: they are there. None: there are none."""
@@ -191,7 +191,7 @@ def assemble_shard(
             return assemble(options, now, store)
 
         assembly = (over_store if wrap is None else wrap(over_store))(options, now)
-        return replace(assembly, newest_frame=lambda: store.newest)
+        return replace(assembly, last_frame=lambda: store.last)
 
     return assembled
 

@@ -187,7 +187,7 @@ class Node:
         held = self.keeper.view().held
         if held is not None and held.epoch == serving.life:
             self.serving = serving
-            self.keeper.replayed(lambda: serving.store.newest)
+            self.keeper.replayed(lambda: serving.store.last)
             serving.start()
             self.keeper.publish(self.name)
 
@@ -199,7 +199,7 @@ class Node:
                 raise cause
             cause = cause.__cause__
         if isinstance(error, StoreFenced):
-            self.keeper.fenced()
+            self.keeper.fenced(error)
         elif isinstance(error, StoreCorrupt):
             raise PromiseBroken(f"S3: {error}") from error
         elif not isinstance(error, StoreFailed):

@@ -12,6 +12,7 @@ from pairbus.storage.table.ports import (
     DatabaseCopies,
     FrameHead,
     FrameMark,
+    LastFrame,
     LogShortened,
     NodeEntry,
     Ownership,
@@ -258,6 +259,26 @@ class SimulatedLease(_Part):
             return True, [ShardRow(epoch, row.owner, address, database.now() + lease_ms)]
 
         return cast("bool", self._call(work))
+
+    def last_kept(self, last: LastFrame) -> int | None:
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            frames = state.frames
+            if last.sequence < state.dropped or (
+                last.sequence in frames and frames[last.sequence].mark == last.mark
+            ):
+                return None, _nothing()
+            epoch = last.mark.epoch
+            is_anew = last.sequence in frames and frames[last.sequence].mark.epoch == epoch
+            known = [
+                one.sequence
+                for one in frames.values()
+                if one.sequence <= last.sequence
+                and (one.mark.epoch < epoch or (one.mark.epoch == epoch and not is_anew))
+            ]
+            return max(known, default=max(state.dropped, 1) - 1), _nothing()
+
+        return cast("int | None", self._call(work))
 
     def release(self, epoch: int) -> None:
         def work(state: State) -> Work:

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Final
 from pairbus.errors import StorageError, StoreFenced
 from pairbus.server.cluster.lease import Lease, LeaseCall, LeaseState
 from pairbus.server.cluster.status import STOPPED
-from pairbus.storage.table.appender import shortened
-from pairbus.storage.table.ports import LogShortened, OutcomeUnknown, SequenceTaken, ShardMoved
+from pairbus.storage.table.appender import CommitsLost, shortened
+from pairbus.storage.table.ports import (
+    FrameMark,
+    LastFrame,
+    LogShortened,
+    OutcomeUnknown,
+    SequenceTaken,
+    ShardMoved,
+)
 
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import (
@@ -36,6 +43,10 @@ REPORT_SECONDS: Final = 1.0
 """How often a node reports itself and reads what is asked of it."""
 _LEASE: Final = "lease"
 _REPORT: Final = "nodes"
+LOSSES_SECONDS_MAX: Final = 3.0
+"""How long a node that was fenced tries to learn what the database lost."""
+LOSSES_PAUSE_SECONDS: Final = 0.2
+_NO_FRAME: Final = LastFrame(0, FrameMark(0, 0))
 JOIN_SECONDS_MAX: Final = 2.0
 """How long a stop waits for a call under way. The thread ends with the process at the latest."""
 
@@ -70,6 +81,8 @@ class LeaseView:
     """What the database last said instead of an answer about the lease; empty: it answers, or says nothing."""
     ending: StorageError | None = None
     """Why this node is fenced, if it is known: the namespace was moved out of this database, or the database lost a part of the log."""
+    is_over: bool = False
+    """The thread has ended: nothing more will be known."""
 
 
 class LeaseKeeper:
@@ -115,7 +128,8 @@ class LeaseKeeper:
         """What is wrong with each of the two connections; empty: nothing."""
         self._is_doubled = False
         self._ending: StorageError | None = None
-        self._newest: Callable[[], int] = _none
+        self._last: Callable[[], LastFrame] = _none
+        self._is_over = False
         self.renewals = self.failures = self.acquisitions = 0
         self._thread = threading.Thread(target=self._run, name=f"{entry.node}-lease", daemon=True)
 
@@ -163,14 +177,15 @@ class LeaseKeeper:
                 copies=self._copies if self._lease.held is not None else None,
                 failure=self._failures[_LEASE],
                 ending=self._ending,
+                is_over=self._is_over,
             )
 
     # Reported by the node.
 
-    def replayed(self, newest: Callable[[], int] | None = None) -> None:
-        """The engine is built: output may be written. ``newest``: tells the last frame that is durable; each renewal looks for it."""
+    def replayed(self, last: Callable[[], LastFrame] | None = None) -> None:
+        """The engine is built: output may be written. ``last``: tells the last frame that is durable; each renewal looks for it."""
         with self._condition:
-            self._newest = newest or _none
+            self._last = last or _none
             self._lease.replayed()
 
     def publish(self, address: str) -> None:
@@ -180,8 +195,10 @@ class LeaseKeeper:
             self._lease.renew_now(self._clock_ns())
             self._condition.notify()
 
-    def fenced(self) -> None:
+    def fenced(self, why: StoreFenced) -> None:
+        """A commit or a read has found it."""
         with self._condition:
+            self._ending = self._ending or why
             self._lease.fenced()
             self._condition.notify()
 
@@ -199,7 +216,7 @@ class LeaseKeeper:
         """Nothing more is said under the old epoch: the lease is given back."""
         with self._condition:
             self._address = ""
-            self._newest = _none
+            self._last = _none
             self._lease.drained(self._clock_ns())
             self._condition.notify()
 
@@ -224,7 +241,34 @@ class LeaseKeeper:
             has_woken = self._perform(call)
             self._changed(has_woken)
             self._report()
+        if not self._is_stopped:
+            self._look_for_losses()
+        with self._condition:
+            self._is_over = True
         self._changed(False)
+
+    def _look_for_losses(self) -> None:
+        """Another node has the shard. Before this one ends it looks whether the database still has what it acknowledged to this one.
+
+        The other node cannot know: it serves what it found. A database that does not answer is asked again for a while.
+        """
+        last = self._last()
+        if not last.sequence or isinstance(self._ending, (CommitsLost, ShardMoved)):
+            return
+        until_ns = self._clock_ns() + int(LOSSES_SECONDS_MAX * 1e9)
+        while not self._is_stopped and self._clock_ns() < until_ns:
+            try:
+                kept = self._table.last_kept(last)
+            except StorageError as error:
+                self._failed(_LEASE, "last_kept", error)
+                with self._condition:
+                    self._condition.wait(LOSSES_PAUSE_SECONDS)
+                continue
+            if kept is not None:
+                lost = shortened(last.sequence, LogShortened(kept))
+                with self._condition:
+                    self._ending = lost
+            return
 
     def _await_call(self) -> LeaseCall:
         with self._condition:
@@ -279,7 +323,7 @@ class LeaseKeeper:
 
     def _renew(self, epoch: int) -> bool:
         # Asked first: what is durable now must be there when the renewal arrives.
-        newest = self._newest()
+        newest = self._last().sequence
         try:
             return self._table.renew(epoch, self._address, self._lease.lease_ms, newest)
         except LogShortened as error:
@@ -410,5 +454,5 @@ class LeaseKeeper:
         self._changed(False)
 
 
-def _none() -> int:
-    return 0
+def _none() -> LastFrame:
+    return _NO_FRAME

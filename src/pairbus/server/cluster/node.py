@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +26,7 @@ from pairbus.server.cluster.health import health_answer, role_of, silent_reason
 from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
 from pairbus.server.cluster.lease import Lease, LeaseState
 from pairbus.server.cluster.metrics import cluster_metrics
+from pairbus.server.cluster.names import NodeNames
 from pairbus.server.cluster.readiness import relay_ready
 from pairbus.server.cluster.relay import Relay, Route, RouteKind
 from pairbus.server.cluster.status import describe
@@ -56,6 +56,8 @@ LEAVE_SECONDS_MAX: Final = 0.25
 RELEASE_SECONDS_MAX: Final = 5.0
 TASKS_SECONDS_MAX: Final = 10.0
 """How long a stop waits for work under way, such as a replay."""
+FENCED_SECONDS_MAX: Final = 5.0
+"""How long the end of a node that was fenced waits for its lease thread, which may wait for the database."""
 HOLD_OFF_LEASES: Final = 3
 """After a planned move this node leaves the shard to others for so many leases."""
 WAIT_BEYOND_LEASE_SECONDS: Final = 2.0
@@ -107,11 +109,9 @@ class Node:
         )
         self._acceptors: list[Acceptor] = []
         self._addresses: tuple[tuple[str, int], tuple[str, int]] = (("", 0), ("", 0))
-        self._advertised = ""
+        self._names = NodeNames(options)
         self._keeper: LeaseKeeper | None = None
         self._server: Server | None = None
-        self._names: frozenset[str] = frozenset()
-        """The names in the certificate that is in use."""
         self.root_key_replaced: Callable[[ReadyInfo, str], None] | None = None
         """As a server's: called if this node is the owner."""
         self._ready: asyncio.Future[ReadyInfo] = self._loop.create_future()
@@ -127,6 +127,7 @@ class Node:
         """When the lease that was last seen ends, by the loop's clock."""
         self._state = LeaseState.IDLE
         self._silent_since: float | None = None
+        self._fenced_since = 0.0
         self._was_cut = False
         self._is_drained = False
         self._silences = 0
@@ -140,13 +141,13 @@ class Node:
         main = await self._listen(*options.amqp, http_only=False)
         http = await self._listen(*options.http, http_only=True) if options.http is not None else main
         self._addresses = (main, http)
-        self._advertised = self._cluster.address(main)
+        self._names.advertised = self._cluster.address(main)
         if options.tls and options.tls_cert is None:
-            await self._setting(self._share_authority)
+            await self._setting(self._names.share_authority, self._settings, utc(self._clock()))
         entry = NodeEntry(
             node=self._cluster.node,
-            address=self._advertised,
-            names=self._own_names(),
+            address=self._names.advertised,
+            names=self._names.own(),
             state=LeaseState.IDLE.value,
             version=__version__,
         )
@@ -162,7 +163,7 @@ class Node:
                 "event": "cluster.started",
                 "namespace": options.namespace,
                 "node": self._cluster.node,
-                "address": self._advertised,
+                "address": self._names.advertised,
                 "lease_ms": self._cluster.lease_ms,
             },
         )
@@ -312,12 +313,13 @@ class Node:
         self._see_state(view)
         self._see_owner(view)
         if view.state is LeaseState.FENCED:
-            self._end_fenced(view.ending)
-        elif view.state is LeaseState.REPLAYING and not self._is_building and view.held is not None:
+            self._end_fenced(view)
+            return
+        if view.state is LeaseState.REPLAYING and not self._is_building and view.held is not None:
             self._is_building = True
             self._spawn(self._build(view.held))
         self._see_request(view)
-        if self._server is not None and not self._names_of(view) <= self._names:
+        if self._server is not None and not self._names.are_certified(view.nodes):
             self._server.renew_certificate()
 
     def _see_state(self, view: LeaseView) -> None:
@@ -382,7 +384,7 @@ class Node:
 
     def _owner_of(self, view: LeaseView) -> tuple[int, str, str] | None:
         if view.held is not None:
-            address = self._advertised if self._server is not None else ""
+            address = self._names.advertised if self._server is not None else ""
             return view.held.epoch, self._cluster.node, address
         found: Ownership | None = view.ownership
         if found is None:
@@ -429,7 +431,7 @@ class Node:
             assembly = await self._run(
                 self._assemble, self._options, self._clock(), acquired, self._may_retry
             )
-            keeper.replayed(assembly.newest_frame)
+            keeper.replayed(assembly.last_frame)
             server = Server(
                 self._options, assemble=lambda *_: assembly, clock=self._clock, page=self._page, seat=self
             )
@@ -453,7 +455,7 @@ class Node:
             return
         self._server = server
         self._takeovers.succeeded()
-        keeper.publish(self._advertised)
+        keeper.publish(self._names.advertised)
         logger.info(
             "this node serves the namespace",
             extra={
@@ -480,8 +482,10 @@ class Node:
         error = await server.wait_ended()
         if error is not None and self._keeper is not None:
             if isinstance(error, StoreFenced):
-                self._keeper.fenced()
-            self._end(error)
+                self._keeper.fenced(error)
+                self._review()
+            else:
+                self._end(error)
 
     async def _be_ready_as_relay(self) -> None:
         key = await self._setting(self._settings.get, ROOT_KEY)
@@ -513,13 +517,18 @@ class Node:
         """A commit without an answer is repeated until it is known, also in silence: the key of its row makes that safe (S5)."""
         return not self._is_stopping and self._state is not LeaseState.FENCED
 
-    def _end_fenced(self, why: Exception | None) -> None:
-        error = why or StoreFenced(
+    def _end_fenced(self, view: LeaseView) -> None:
+        """Nothing is said any more. The end waits until it is known whether the database lost what was acknowledged."""
+        error = view.ending or StoreFenced(
             f"another node has taken the namespace {self._options.namespace}; start this one again, and it takes part as before"
         )
+        self._fenced_since = self._fenced_since or self._loop.time()
+        self._relay.cut_relayed()
         if self._server is not None:
             self._server.fail(error)
-        self._end(error)
+            self._server.cut_connections()
+        if view.is_over or self._loop.time() - self._fenced_since >= FENCED_SECONDS_MAX:
+            self._end(error)
 
     def _end(self, error: Exception) -> None:
         self._relay.cut_relayed()
@@ -543,26 +552,8 @@ class Node:
         return self._server.held_objects() if self._server is not None else 0
 
     def certificates(self) -> CertificateFiles:
-        from pairbus.server.config.certificates import ensure_certificates
-
         assert self._keeper is not None, "asked while the node runs"
-        self._names = names = self._names_of(self._keeper.view())
-        own = self._own_names()
-        ordered = [*sorted(names.difference(own)), *own]
-        return ensure_certificates(self._options.data / "tls", ordered, utc(self._clock()))
-
-    def _own_names(self) -> tuple[str, ...]:
-        host = self._advertised.rpartition(":")[0].strip("[]")
-        names = (socket.gethostname(), host, *self._options.tls_names)
-        return tuple(dict.fromkeys(name for name in names if name))
-
-    def _names_of(self, view: LeaseView) -> frozenset[str]:
-        return frozenset(self._own_names()).union(*(node.names for node in view.nodes))
-
-    def _share_authority(self) -> None:
-        from pairbus.server.cluster.authority import share_authority
-
-        share_authority(self._settings, self._options.data / "tls", self._own_names(), utc(self._clock()))
+        return self._names.certificates(self._keeper.view().nodes, utc(self._clock()))
 
     def standing(self) -> dict[str, str]:
         return self._standing(self.role())
@@ -573,7 +564,7 @@ class Node:
         if view is None or view.held is None:
             return None
         name = self._cluster.node
-        owner = Ownership(view.held.epoch, name, self._advertised, view.writes_ms_left)
+        owner = Ownership(view.held.epoch, name, self._names.advertised, view.writes_ms_left)
         return {
             **describe(self._options.namespace, owner, view.nodes, view.copies),
             "lease_seconds": self._cluster.lease_ms / 1000,

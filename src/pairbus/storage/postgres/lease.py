@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, TEXT, int4, int8, number, raw, text
+from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, TEXT, int4, int8, number, raw, text, unsigned
 from pairbus.storage.postgres.connection import NoRange, Session
+from pairbus.storage.postgres.reader import OLDEST
 from pairbus.storage.postgres.schema import last_frame, make_range
 from pairbus.storage.postgres.settings import MOVED
 from pairbus.storage.table.ports import (
     Acquired,
+    FrameMark,
     LogShortened,
     Ownership,
     SequenceTaken,
@@ -29,6 +31,7 @@ from pairbus.storage.table.ports import (
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
+    from pairbus.storage.table.ports import LastFrame
 
 _MOVED_OWNER: Final = "(moved)"
 """Owns a shard that was moved; the names of nodes hold no parentheses."""
@@ -69,6 +72,10 @@ _LOOK: Final = (
     b"select epoch, owner, address, "
     b"greatest(floor(extract(epoch from until - clock_timestamp()) * 1000), -1)::bigint, one.name, value from pairbus_shard as one "
     b"left join pairbus_setting as setting on setting.shard = one.shard and setting.name = 'moved' where one.shard = $1"
+)
+_KEPT: Final = b"select seq, epoch, crc from pairbus_frame where shard = $1 and seq <= $2 and epoch <= $3 order by seq desc limit 1"
+_BEGAN: Final = (
+    b"select seq from pairbus_frame where shard = $1 and seq <= $2 and epoch = $3 order by seq limit 1"
 )
 _HOLDS: Final = b"select from pairbus_shard where shard = $1 and epoch = $2 and owner <> '' and owner = coalesce(nullif($3, ''), owner)"
 
@@ -130,6 +137,24 @@ class PostgresLease:
         ):
             raise LogShortened(last_frame(self._session, self._shard_value))
         return False
+
+    def last_kept(self, last: LastFrame) -> int | None:
+        session, shard, mark = self._session, self._shard_value, last.mark
+        values = (shard, int8(last.sequence), int8(mark.epoch))
+        # Epochs never fall: what lies up to there and is of a later one has replaced what the owner knew.
+        found = session.execute(b"kept", _KEPT, (INT4, INT8, INT8), values)
+        if not found.ntuples:
+            oldest = session.execute(b"oldest", OLDEST, (INT4,), (shard,))
+            first = number(oldest, 0, 0) if oldest.ntuples else 1
+            return first - 1 if first <= last.sequence else None
+        sequence = number(found, 0, 0)
+        if sequence < last.sequence:
+            return sequence
+        if FrameMark(number(found, 0, 1), unsigned(found, 0, 2)) == mark:
+            return None
+        # The acquisition was lost too, and another owner got the same epoch.
+        again = session.execute(b"again", _BEGAN, (INT4, INT8, INT8), values)
+        return (number(again, 0, 0) if again.ntuples else sequence) - 1
 
     def release(self, epoch: int) -> None:
         self._session.execute(b"release", _RELEASE, (INT4, INT8), (self._shard_value, int8(epoch)))

@@ -28,7 +28,7 @@ _HEADS: Final = (
     b"select seq, epoch, crc, head, octet_length(body) from pairbus_frame "
     b"where shard = $1 and seq >= $2 and seq < $3 order by seq limit " + str(HEADS_AT_ONCE).encode()
 )
-_OLDEST: Final = b"select seq from pairbus_frame where shard = $1 order by seq limit 1"
+OLDEST: Final = b"select seq from pairbus_frame where shard = $1 order by seq limit 1"
 _BODIES: Final = b"select seq, body from pairbus_frame where shard = $1 and seq = any($2)"
 
 
@@ -40,7 +40,7 @@ class PostgresReader:
         self._shard = int4(shard)
 
     def oldest(self) -> int:
-        found = self._session.execute(b"oldest", _OLDEST, (INT4,), (self._shard,))
+        found = self._session.execute(b"oldest", OLDEST, (INT4,), (self._shard,))
         return number(found, 0, 0) if found.ntuples else 1
 
     def heads(self, first: int, end: int) -> Iterator[FrameHead]:

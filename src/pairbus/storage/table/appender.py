@@ -52,15 +52,19 @@ FULL_TRIES_MAX_SMALL: Final = 64
 """The same for a frame without messages, such as settlements: about half a minute."""
 
 
-def shortened(newest: int, error: LogShortened) -> StoreFenced:
+class CommitsLost(StoreFenced):
+    """The database lost frames that it had acknowledged to this owner."""
+
+
+def shortened(newest: int, error: LogShortened) -> CommitsLost:
     """What an owner is told whose database lost frames that it had acknowledged; ``newest`` is the last of them. Logs it too."""
     missing = newest - error.last
     logger.error(
         "the database lost frames that it had acknowledged",
         extra={"event": "cluster.log_shortened", "missing": missing, "last": error.last, "newest": newest},
     )
-    return StoreFenced(
-        f"the database lacks the last {missing} {'frame' if missing == 1 else 'frames'} of the log (it ends at frame {error.last}, and "
+    return CommitsLost(
+        f"the database lacks the last {missing} {'frame' if missing == 1 else 'frames'} of this owner's log (it has frame {error.last}, and "
         f"frame {newest} was acknowledged): a standby without them was promoted, or an older backup was restored. What they held is lost, "
         "although it was acknowledged. This node ends, and the next owner serves what the database has; start this one again, and it takes "
         "part as before"

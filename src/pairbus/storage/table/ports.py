@@ -64,6 +64,14 @@ class FrameMark:
 
 
 @dataclass(frozen=True, slots=True)
+class LastFrame:
+    """The last frame that an owner knows as durable; number 0: none."""
+
+    sequence: int
+    mark: FrameMark
+
+
+@dataclass(frozen=True, slots=True)
 class FrameHead:
     """A frame as replay reads it: everything but the bytes of messages."""
 
@@ -174,6 +182,12 @@ class LeaseTable(Protocol):
 
         ``newest``: a frame of this epoch that is durable; 0: none is known. Raises LogShortened if it is not there: then the lease is
         not prolonged.
+        """
+
+    def last_kept(self, last: LastFrame) -> int | None:
+        """For an owner that was fenced: how far the log still is as that owner knew it; None: up to ``last``, or it can no longer be told.
+
+        Numbers behind it may be free, or another owner has given them again. Frames that were dropped tell nothing.
         """
 
     def release(self, epoch: int) -> None:

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from pairbus.errors import StorageError, StoreCorrupt, StoreFenced
 from pairbus.storage.table.frame import MORE, damaged, head_checksum, read_preamble
-from pairbus.storage.table.ports import OutcomeUnknown
+from pairbus.storage.table.ports import FrameMark, LastFrame, OutcomeUnknown
 
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import FrameHead, FrameReader
@@ -32,12 +32,19 @@ Answer = TypeVar("Answer")
 class LogEnd:
     """What an owner knows of the end of its log: by it a reader tells a frame that is lost from one that it cannot see."""
 
-    __slots__ = ("epoch", "newest")
+    __slots__ = ("epoch", "last", "newest")
 
     def __init__(self, epoch: int, fence: int) -> None:
         self.epoch = epoch
         self.newest = fence
         """The last frame that is durable; written by the commit thread."""
+        self.last = LastFrame(fence, FrameMark(epoch, 0))
+        """The same frame, with its mark."""
+
+    def committed(self, last: LastFrame) -> None:
+        """This frame is durable."""
+        self.last = last
+        self.newest = last.sequence
 
 
 def heads(

@@ -56,7 +56,7 @@ from pairbus.storage.table.frame import (
     damaged,
 )
 from pairbus.storage.table.patience import Patience
-from pairbus.storage.table.ports import TableFailed
+from pairbus.storage.table.ports import FrameMark, LastFrame, TableFailed
 from pairbus.storage.table.ranges import RangeAccount
 from pairbus.storage.table.replay import LogEnd, complete
 from pairbus.storage.table.restating import Round
@@ -191,9 +191,9 @@ class TableStore(Store):
         self._hits = self._misses = 0
 
     @property
-    def newest(self) -> int:
+    def last(self) -> LastFrame:
         """The last frame that is durable; may be asked by any thread."""
-        return self._log_end.newest
+        return self._log_end.last
 
     @property
     def read_ahead(self) -> ReadAhead:
@@ -388,11 +388,11 @@ class TableStore(Store):
             self._table.set(frame.sequence, frame.body_bytes, body_checksum(mark))
             self._appender.append(frame)
             self._durable = (frame.sequence + 1) << OFFSET_BITS
-            self._log_end.newest = frame.sequence
+            self._log_end.committed(LastFrame(frame.sequence, mark))
         if batch.fill_first < batch.fill_end:
             self._appender.fill(batch.fill_first, batch.fill_end)
             self._durable = batch.fill_end << OFFSET_BITS
-            self._log_end.newest = batch.fill_end - 1
+            self._log_end.committed(LastFrame(batch.fill_end - 1, FrameMark(self._epoch, 0)))
         if not batch.frames:
             self._appender.tend()
             return

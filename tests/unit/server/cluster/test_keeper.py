@@ -11,10 +11,13 @@ from pairbus.errors import StoreFenced
 from pairbus.server.cluster.keeper import LeaseKeeper
 from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseState
 from pairbus.server.cluster.status import STOPPED
+from pairbus.storage.table.appender import CommitsLost
 from pairbus.storage.table.ports import (
     REQUEST_MOVE,
     Acquired,
     DatabaseCopies,
+    FrameMark,
+    LastFrame,
     LogShortened,
     NodeEntry,
     OutcomeUnknown,
@@ -48,6 +51,7 @@ class Table:
         self.is_quicker = False
         self.last = 7
         """The last frame."""
+        self.kept: int | None = None
         self.calls: list[str] = []
         self.called = threading.Condition()
 
@@ -75,6 +79,10 @@ class Table:
         if epoch == self.epoch:
             self.address = address
         return epoch == self.epoch
+
+    def last_kept(self, last: LastFrame) -> int | None:
+        self._call("last_kept")
+        return self.kept
 
     def release(self, epoch: int) -> None:
         self._call("release")
@@ -234,7 +242,7 @@ def test_a_renewal_finds_that_the_database_lost_what_was_durable_and_gives_the_l
     """Before the next send: nobody may be told that it was taken, and another node may go on at once."""
     bench.serve()
     newest = 7
-    bench.keeper.replayed(lambda: newest)
+    bench.keeper.replayed(lambda: LastFrame(newest, FrameMark(1, 5)))
     bench.advance(300)
     bench.until(lambda: bench.keeper.renewals >= 1)
     assert bench.keeper.view().state is LeaseState.SERVING
@@ -249,6 +257,57 @@ def test_a_renewal_finds_that_the_database_lost_what_was_durable_and_gives_the_l
     assert bench.table.calls[-1] == "release"
     (told,) = (one for one in caplog.records if getattr(one, "event", "") == "cluster.log_shortened")
     assert told.__dict__["missing"] == 15
+    bench.keeper.stop()
+
+
+@pytest.mark.promise("S1", "S3")
+@pytest.mark.parametrize("found_by", ["renewal", "commit"])
+def test_an_owner_that_another_node_replaced_looks_whether_its_commits_are_there(
+    bench: Bench, caplog: pytest.LogCaptureFixture, found_by: str
+) -> None:
+    """A standby without them was promoted, and the other node was quicker: it serves what it found, and cannot know."""
+    bench.serve()
+    bench.keeper.replayed(lambda: LastFrame(22, FrameMark(1, 5)))
+    bench.table.last, bench.table.kept = 99, 17
+    assert not bench.keeper.view().is_over
+    if found_by == "renewal":
+        bench.table.epoch += 1
+        bench.advance(300)
+    else:
+        bench.keeper.fenced(StoreFenced("frame 23 was written by another owner"))
+    bench.until(lambda: bench.keeper.view().is_over)
+    ending = bench.keeper.view().ending
+    assert isinstance(ending, CommitsLost)
+    assert "lacks the last 5 frames" in str(ending)
+    (told,) = (one for one in caplog.records if getattr(one, "event", "") == "cluster.log_shortened")
+    assert (told.__dict__["missing"], told.__dict__["last"], told.__dict__["newest"]) == (5, 17, 22)
+    bench.keeper.stop()
+
+
+def test_an_owner_that_another_node_replaced_says_so_if_nothing_is_lost(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.serve()
+    bench.keeper.replayed(lambda: LastFrame(22, FrameMark(1, 5)))
+    why = StoreFenced("frame 23 was written by another owner")
+    bench.table.fails = OutcomeUnknown("lost")
+    bench.keeper.fenced(why)
+    bench.until(lambda: "last_kept" in bench.table.calls)
+    bench.table.fails = None
+    bench.until(lambda: bench.keeper.view().is_over)
+    assert bench.keeper.view().ending is why
+    assert events(caplog, "cluster.log_shortened") == []
+    bench.keeper.stop()
+
+
+def test_an_owner_whose_database_does_not_answer_ends_without_knowing(bench: Bench) -> None:
+    bench.serve()
+    bench.keeper.replayed(lambda: LastFrame(22, FrameMark(1, 5)))
+    bench.table.fails = OutcomeUnknown("lost")
+    bench.keeper.fenced(StoreFenced("frame 23 was written by another owner"))
+    bench.until(lambda: "last_kept" in bench.table.calls)
+    bench.advance(3_000)
+    bench.until(lambda: bench.keeper.view().is_over)
     bench.keeper.stop()
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pairbus.errors import StoreFenced
 from pairbus.server.cluster.keeper import LeaseView
 from pairbus.server.cluster.lease import LeaseState
-from pairbus.server.cluster.node import Node
+from pairbus.server.cluster.node import FENCED_SECONDS_MAX, Node
 from pairbus.server.config.options import ClusterOptions, Options
+from pairbus.storage.table.appender import CommitsLost
 from pairbus.storage.table.patience import StoreUnreachable
 from pairbus.storage.table.ports import Acquired
 
@@ -76,3 +79,33 @@ async def test_the_collector_learns_what_the_owner_holds_and_that_a_relay_holds_
     node._server = owner
 
     assert node.held_objects() == 4_000_000
+
+
+@pytest.mark.promise("S3")
+async def test_a_node_that_was_fenced_ends_once_it_is_known_whether_commits_are_lost(tmp_path: Path) -> None:
+    node = new_node(tmp_path)
+    done: list[object] = []
+    server: Any = SimpleNamespace(fail=done.append, cut_connections=lambda: done.append("cut"))
+    node._server = server
+    view = LeaseView(LeaseState.FENCED, None, None, "", (), 0)
+    keeper: Any = SimpleNamespace(view=lambda: view, may_write=lambda: False)
+    node._keeper = keeper
+    node._review()
+    assert len(done) == 2, "it is silent at once"
+    assert not node._ended.done()
+    lost = CommitsLost("the database lacks the last 5 frames")
+    view = replace(view, ending=lost, is_over=True)
+    node._review()
+    assert await node.wait_ended() is lost
+
+
+async def test_a_node_that_was_fenced_does_not_wait_long_for_its_database(tmp_path: Path) -> None:
+    node = new_node(tmp_path)
+    view = LeaseView(LeaseState.FENCED, None, None, "", (), 0)
+    keeper: Any = SimpleNamespace(view=lambda: view, may_write=lambda: False)
+    node._keeper = keeper
+    node._review()
+    assert not node._ended.done()
+    node._fenced_since -= FENCED_SECONDS_MAX
+    node._review()
+    assert isinstance(await node.wait_ended(), StoreFenced)

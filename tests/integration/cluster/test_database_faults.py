@@ -1,0 +1,64 @@
+"""Real nodes whose PostgreSQL loses commits in a promotion, or is frozen."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from pairbus.server.main import EXIT_FENCED
+from tests.integration.cluster.kit import QUEUE, Cluster, wait_until
+from tests.postgres_kit import own_server
+
+LOST = 5
+
+
+@pytest.mark.promise("S1", "S3")
+@pytest.mark.slow
+def test_a_former_owner_tells_of_commits_that_a_promotion_lost_before_another_node_took_over(
+    tmp_path: Path,
+) -> None:
+    with own_server(tcp=True) as primary:
+        standby = primary.add_standby(is_synchronous=False)
+        cluster = Cluster(tmp_path / "cluster", primary.url("postgres", standby), "a", "b")
+        try:
+            cluster.start()
+            owner, other = cluster.owner_and_other()
+            with (
+                ServiceBusClient.from_connection_string(owner.connection_string) as client,
+                client.get_queue_sender(QUEUE) as sender,
+            ):
+                sender.send_messages(ServiceBusMessage("kept"))
+                sent = primary.run("select pg_current_wal_flush_lsn()")[0][0]
+                wait_until(
+                    lambda: standby.run(f"select pg_last_wal_replay_lsn() >= '{sent}'")[0][0],
+                    "the standby has it",
+                )
+                standby.run("alter system set primary_conninfo = ''")
+                standby.run("select pg_reload_conf()")
+                wait_until(
+                    lambda: not primary.run("select pid from pg_stat_replication"),
+                    "the standby follows no more",
+                )
+                for number in range(LOST):
+                    sender.send_messages(ServiceBusMessage(f"lost {number}"))
+                owner.signal(signal.SIGSTOP)
+            primary.kill()
+            standby.promote()
+            wait_until(lambda: other.role == "owner", "the other node owns the namespace")
+            owner.signal(signal.SIGCONT)
+            assert owner.wait() == EXIT_FENCED
+            (told,) = (one for one in owner.events() if one.get("event") == "cluster.log_shortened")
+            assert told["missing"] >= LOST
+            assert f"lacks the last {told['missing']} frames" in owner.log().splitlines()[-1]
+            with (
+                ServiceBusClient.from_connection_string(other.connection_string) as client,
+                client.get_queue_receiver(QUEUE) as receiver,
+            ):
+                received = [str(one) for one in receiver.receive_messages(20, max_wait_time=3)]
+            assert received == ["kept"]
+        finally:
+            cluster.kill()
+            standby.dispose()
