@@ -11,18 +11,21 @@ The first bytes of a connection decide, once:
 Rule 1: a relayed connection begins with a line, the *mark*, that names the peer. A node that is not the owner closes a connection
         that begins so. Two nodes that take each other for the owner do not pass connections back and forth.
 Rule 2: the mark can take trust away and never give any: what another machine sent in plain text is not taken for this machine's own.
-Rule 3: neither direction is read while the other side does not take what was read before.
+
+``pipes`` passes the bytes of a relayed connection on, in a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, cast
 
+from pairbus.server.cluster.pipes import Pipe, Pipes
 from pairbus.server.cluster.reach import OwnerReach, connect
 from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.layers.detect import PREFIX_BYTES_MAX, WireProtocol, detect_protocol
@@ -37,9 +40,6 @@ FIRST_BYTES_MAX: Final = 64 * 1024
 """What is read of a connection before it is passed on."""
 HEAD_BYTES_MAX: Final = 8 * 1024
 """Of a request for ``/health``."""
-READ_BYTES: Final = 128 * 1024
-BUFFERED_BYTES_MAX: Final = 256 * 1024
-"""Unwritten bytes in one direction of a relayed connection, above which the other side is not read."""
 SWEEP_SECONDS: Final = 0.1
 HEALTH_PATHS: Final = ("/health", "/health/owner", "/health/metrics")
 HEALTH_STARTS: Final = (b"GET /health", b"HEAD /health")
@@ -108,8 +108,9 @@ class Relay:
         self._first_bytes_seconds = first_bytes_seconds
         self.wait_seconds = wait_seconds
         self._entrances: dict[Entrance, None] = {}
-        self._pipes: dict[Pipe, None] = {}
-        """The clients' sides of relayed connections."""
+        self._pipes = Pipes()
+        self._opened: dict[Pipe, None] = {}
+        """The relayed connections."""
         self._relayed_total = 0
         self._refused: dict[str, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -121,7 +122,7 @@ class Relay:
 
     def statistics(self) -> RelayStatistics:
         return RelayStatistics(
-            relayed=len(self._pipes),
+            relayed=len(self._opened),
             waiting=len(self._entrances),
             relayed_total=self._relayed_total,
             failed_total=self.reach.failures,
@@ -138,8 +139,8 @@ class Relay:
         self.reroute()
 
     def cut_relayed(self) -> None:
-        for pipe in list(self._pipes):
-            pipe.cut()
+        for pipe in self._opened:
+            self._pipes.cut(pipe)
 
     def reroute(self) -> None:
         """Look again where waiting connections go."""
@@ -149,7 +150,7 @@ class Relay:
     def close(self) -> None:
         """Cut everything."""
         self.reach.close()
-        self.cut_relayed()
+        self._pipes.close()
         for entrance in list(self._entrances):
             entrance.refuse("stopped")
         if self._sweeper is not None:
@@ -159,7 +160,7 @@ class Relay:
 
     def arrived(self, entrance: Entrance) -> bool:
         """A socket was accepted; False: there are too many."""
-        if len(self._entrances) + len(self._pipes) >= self._connections_max:
+        if len(self._entrances) + len(self._opened) >= self._connections_max:
             self.refused("connections_max")
             return False
         self._entrances[entrance] = None
@@ -171,12 +172,19 @@ class Relay:
     def left(self, entrance: Entrance) -> None:
         self._entrances.pop(entrance, None)
 
-    def began(self, pipe: Pipe) -> None:
-        self._pipes[pipe] = None
-        self._relayed_total += 1
+    def join(
+        self, client: asyncio.Transport, upstream: asyncio.Transport, first: bytes, *, has_ended: bool
+    ) -> None:
+        """Pass bytes between the two from now on, ``first`` ahead of them. asyncio is done with both sockets."""
+        loop = asyncio.get_running_loop()
 
-    def ended(self, pipe: Pipe) -> None:
-        self._pipes.pop(pipe, None)
+        def ended(pipe: Pipe) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody counts any more
+                loop.call_soon_threadsafe(self._opened.pop, pipe, None)
+
+        near, far = take_socket(client), take_socket(upstream)
+        self._opened[self._pipes.join(near, far, first=first, has_ended=has_ended, ended=ended)] = None
+        self._relayed_total += 1
 
     def refused(self, reason: str) -> None:
         self._refused[reason] = self._refused.get(reason, 0) + 1
@@ -358,75 +366,12 @@ class Entrance(asyncio.Protocol):
             return
         self._relay.left(self)
         self._transport = None
-        upstream.write(MARK + self._peer.encode() + b"\r\n" + self._first)
-        self._first = b""
-        join(self._relay, client, upstream)
-        if self._has_eof:
-            upstream.write_eof()
-        else:
-            client.resume_reading()
+        first, self._first = MARK + self._peer.encode() + b"\r\n" + self._first, b""
+        self._relay.join(client, upstream, first, has_ended=self._has_eof)
 
 
-def join(relay: Relay, client: asyncio.Transport, upstream: asyncio.Transport) -> None:
-    """Pass bytes between two transports from now on."""
-    near, far = Pipe(client, upstream, relay), Pipe(upstream, client, None)
-    near.twin, far.twin = far, near
-    relay.began(near)
-    for transport, pipe in ((client, near), (upstream, far)):
-        limit_reads(transport, READ_BYTES)
-        transport.set_write_buffer_limits(high=BUFFERED_BYTES_MAX)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_protocol(pipe)
-
-
-class Pipe(asyncio.Protocol):
-    """One side of a relayed connection: what it reads is written to the other.
-
-    Args:
-        transport: This side.
-        other: The other side.
-        relay: Told when the connection ends; one of the two sides does so.
-    """
-
-    def __init__(self, transport: asyncio.Transport, other: asyncio.Transport, relay: Relay | None) -> None:
-        self._transport = transport
-        self._other = other
-        self._relay = relay
-        self.twin: Pipe | None = None
-        self._has_eof = False
-        # No method of our own in between: this is called for every piece of every message.
-        self.data_received = other.write  # type: ignore[method-assign]
-
-    def pause_writing(self) -> None:
-        if not self._other.is_closing():
-            self._other.pause_reading()
-
-    def resume_writing(self) -> None:
-        if not self._other.is_closing():
-            self._other.resume_reading()
-
-    def eof_received(self) -> bool:
-        self._has_eof = True
-        if self._other.is_closing() or (self.twin is not None and self.twin._has_eof):
-            return False
-        try:
-            self._other.write_eof()
-        except OSError:
-            return False
-        return True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.twin = None
-        if self._relay is not None:
-            self._relay.ended(self)
-        if exc is None:
-            self._other.close()
-        else:
-            self._other.abort()
-
-    def cut(self) -> None:
-        """End both sides at once and drop what was not written."""
-        self._transport.abort()
-        self._other.abort()
+def take_socket(transport: asyncio.Transport) -> socket.socket:
+    """The transport's connection, for others: the transport ends, and the connection does not."""
+    taken: socket.socket = transport.get_extra_info("socket").dup()
+    transport.abort()
+    return taken

@@ -1,0 +1,268 @@
+"""Passes the bytes of relayed connections between their two sockets, in a thread of its own.
+
+Every piece of every relayed message comes through here, so there is nothing between a read and its write: no transport, no task, no
+buffer per connection. A loop of asyncio costs about as much per piece as the kernel's own work on it (decision 0124).
+
+Rule 1: only the thread touches the sockets once they are handed over. Other threads leave a request and wake it.
+Rule 2: neither side is read while the other does not take what was read before. A side that is not wanted for anything is not polled
+        at all: the kernel reports a broken connection even to those who asked for nothing, again and again.
+Rule 3: the end of one direction is passed on after everything that was read before it; the connection ends when both have ended, or at
+        the first error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+READ_BYTES: Final = 256 * 1024
+"""Of one read, and so the most that waits in one direction of a connection."""
+STOP_SECONDS_MAX: Final = 2.0
+
+_READ: Final = select.POLLIN
+_WRITE: Final = select.POLLOUT
+
+
+class _Side:
+    """One of the two sockets of a connection."""
+
+    __slots__ = ("has_ended", "is_shut", "mask", "other", "pipe", "recv_into", "send", "sock", "unwritten")
+
+    other: _Side
+
+    def __init__(self, sock: socket.socket, pipe: Pipe) -> None:
+        self.sock = sock
+        self.pipe = pipe
+        self.recv_into = sock.recv_into
+        self.send = sock.send
+        self.unwritten = b""
+        """Read from the other side, and not taken by this socket yet."""
+        self.has_ended = False
+        """Its peer sends nothing more."""
+        self.is_shut = False
+        """Its peer was told that nothing more comes."""
+        self.mask = 0
+        """What it is polled for now."""
+
+    def wanted(self) -> int:
+        read = 0 if self.has_ended or self.other.unwritten else _READ
+        return read | (_WRITE if self.unwritten else 0)
+
+
+class Pipe:
+    """A relayed connection.
+
+    Args:
+        near: The client's socket.
+        far: The owner's.
+        ended: Called once, in the thread, when both sockets are closed.
+    """
+
+    def __init__(self, near: socket.socket, far: socket.socket, ended: Callable[[Pipe], None]) -> None:
+        self.near, self.far = _Side(near, self), _Side(far, self)
+        self.near.other, self.far.other = self.far, self.near
+        self.ended = ended
+        self.is_closed = False
+
+
+class Pipes:
+    """All relayed connections of a node. The thread begins with the first of them."""
+
+    def __init__(self) -> None:
+        self._requests: deque[Callable[[], None]] = deque()
+        self._poller: select.epoll | select.poll | None = None
+        self._wake_reader: socket.socket | None = None
+        self._wake_writer: socket.socket | None = None
+        self._sides: dict[int, _Side] = {}
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+
+    def join(
+        self,
+        near: socket.socket,
+        far: socket.socket,
+        *,
+        first: bytes,
+        has_ended: bool,
+        ended: Callable[[Pipe], None],
+    ) -> Pipe:
+        """Pass bytes between the sockets from now on, beginning with ``first`` to ``far``. They belong to the thread then.
+
+        ``has_ended``: the client sends nothing behind ``first``.
+        """
+        for one in (near, far):
+            one.setblocking(False)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pipe = Pipe(near, far, ended)
+        if self._is_stopping:
+            self._close(pipe)
+            return pipe
+        pipe.far.unwritten = first
+        pipe.near.has_ended = has_ended
+        if self._thread is None:
+            self._start()
+        self._request(lambda: self._begin(pipe))
+        return pipe
+
+    def cut(self, pipe: Pipe) -> None:
+        """End a connection at once and drop what was not written."""
+        self._request(lambda: self._close(pipe))
+
+    def close(self) -> None:
+        """End every connection and the thread."""
+        self._is_stopping = True
+        if self._thread is not None:
+            self._wake()
+            self._thread.join(STOP_SECONDS_MAX)
+
+    def _start(self) -> None:
+        self._poller = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._poller.register(self._wake_reader.fileno(), _READ)
+        self._buffer = bytearray(READ_BYTES)
+        self._view = memoryview(self._buffer)
+        self._thread = threading.Thread(target=self._run, name="pairbus-relay", daemon=True)
+        self._thread.start()
+
+    def _request(self, request: Callable[[], None]) -> None:
+        self._requests.append(request)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wake_writer is not None:
+            with contextlib.suppress(OSError):  # full: the thread wakes anyway; closed: it has ended
+                self._wake_writer.send(b"\0")
+
+    # In the thread.
+
+    def _run(self) -> None:
+        assert self._poller is not None, "_start made it"
+        poll, sides = self._poller.poll, self._sides
+        try:
+            while not self._is_stopping:
+                for fd, events in poll():
+                    side = sides.get(fd)
+                    if side is None:
+                        continue  # the socket that wakes the thread, or one that was closed by an earlier event of this round
+                    if events == side.mask == _READ:
+                        self._pass_on(side)
+                    else:
+                        self._handle(side, events)
+                if self._requests:
+                    self._answer_requests()
+        finally:
+            self._release()
+
+    def _pass_on(self, side: _Side) -> None:
+        """Read once and write it to the other side."""
+        try:
+            count = side.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close(side.pipe)
+            return
+        if not count:
+            side.has_ended = True
+            self._settle(side.pipe)
+            return
+        other = side.other
+        try:
+            sent = other.send(self._view[:count])
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._close(side.pipe)
+            return
+        if sent < count:
+            other.unwritten = bytes(self._view[sent:count])
+            self._settle(side.pipe)
+
+    def _handle(self, side: _Side, events: int) -> None:
+        """Events that are not just bytes to read."""
+        if side.unwritten:
+            self._flush(side)
+        if not side.pipe.is_closed and side.mask & _READ and events & ~_WRITE:
+            self._pass_on(side)
+
+    def _flush(self, side: _Side) -> None:
+        try:
+            side.unwritten = side.unwritten[side.send(side.unwritten) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(side.pipe)
+            return
+        self._settle(side.pipe)
+
+    def _settle(self, pipe: Pipe) -> None:
+        """After a change of what waits or has ended: pass the end on, and poll for what is wanted now."""
+        for side in (pipe.near, pipe.far):
+            if side.other.has_ended and not side.unwritten and not side.is_shut:
+                side.is_shut = True
+                try:
+                    side.sock.shutdown(socket.SHUT_WR)
+                except OSError:
+                    self._close(pipe)
+                    return
+        if pipe.near.is_shut and pipe.far.is_shut:
+            self._close(pipe)
+            return
+        assert self._poller is not None, "_start made it"
+        for side in (pipe.near, pipe.far):
+            wanted = side.wanted()
+            if wanted == side.mask:
+                continue
+            if not side.mask:
+                self._poller.register(side.sock.fileno(), wanted)
+            elif wanted:
+                self._poller.modify(side.sock.fileno(), wanted)
+            else:
+                self._poller.unregister(side.sock.fileno())
+            side.mask = wanted
+
+    def _begin(self, pipe: Pipe) -> None:
+        for side in (pipe.near, pipe.far):
+            self._sides[side.sock.fileno()] = side
+        self._flush(pipe.far)
+
+    def _close(self, pipe: Pipe) -> None:
+        if pipe.is_closed:
+            return
+        pipe.is_closed = True
+        for side in (pipe.near, pipe.far):
+            fd = side.sock.fileno()
+            if side.mask and self._poller is not None:
+                self._poller.unregister(fd)
+            self._sides.pop(fd, None)
+            side.sock.close()
+        pipe.ended(pipe)
+
+    def _answer_requests(self) -> None:
+        assert self._wake_reader is not None, "_start made it"
+        with contextlib.suppress(BlockingIOError):
+            self._wake_reader.recv(4096)
+        while self._requests:
+            self._requests.popleft()()
+
+    def _release(self) -> None:
+        """Close everything, also what was handed over and not begun."""
+        self._is_stopping = True
+        if self._wake_reader is not None:
+            self._answer_requests()
+        for side in list(self._sides.values()):
+            self._close(side.pipe)
+        for one in (self._wake_reader, self._wake_writer):
+            if one is not None:
+                one.close()
+        if isinstance(self._poller, select.epoll):
+            self._poller.close()
