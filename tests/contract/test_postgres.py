@@ -315,6 +315,22 @@ def test_a_command_whose_statement_lay_unread_does_not_take_the_lease_later(
     assert database.lease().look().epoch == 1
 
 
+@pytest.mark.promise("S8")
+def test_a_process_that_ends_cuts_every_call_to_the_database(url: str, database: Database) -> None:
+    lease, reader = database.lease(), database.reader()
+    assert reader.oldest() == 1
+    with ThreadPoolExecutor(1) as pool, _renewal_under_way(url):
+        waiting = pool.submit(lease.renew, 1, "", 60_000)
+        until(lambda: lease._session._connection is not None)
+        assert not waiting.done()
+        database.cut()
+        with pytest.raises((OutcomeUnknown, TableFailed)):
+            waiting.result(WAIT_SECONDS_MAX)
+    for call in (reader.oldest, lease.look, database.writer().barrier):
+        with pytest.raises(TableFailed, match="is closed"):
+            call()
+
+
 @pytest.mark.promise("S4")
 def test_a_node_that_ended_while_it_waited_for_the_lease_does_not_get_it(
     url: str, database: Database

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +42,8 @@ MORE_DESCRIPTORS: Final = (
 SWITCH_SECONDS: Final = 0.0005
 """A thread that waits for the interpreter asks for it after this long; the usual 5 ms would be added to every commit
 that ends while the broker computes."""
+STOP_SECONDS_MAX: Final = 12.0
+"""How long the process of a node takes to end at most. A service manager that kills it later kills nothing."""
 COLLECTOR_TICK_SECONDS: Final = 1.0
 COLLECTOR_TICKS_PER_HEAP_TICK: Final = 5
 
@@ -88,16 +92,46 @@ def run_node(
     limit = raise_file_limit(2 * options.limits.connections_max + FILES_BESIDE_CONNECTIONS)
     options = within_file_limit(options, limit)
     selector = GatedSelector()
+    ending = _Ending()
     try:
         check_exposure(options)
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-            return runner.run(_serve_node(options, cluster, wrap, page, joined, announce, selector))
+            return runner.run(_serve_node(options, cluster, wrap, page, joined, announce, selector, ending))
     except (UsageError, Refusal) as error:
         return _complain(str(error), EXIT_USAGE)
     except StorageError as error:
         return _complain(str(error), EXIT_REFUSED)
     except OSError as error:
         return _complain(_explain(error), EXIT_REFUSED)
+    finally:
+        ending.cancel()
+
+
+class _Ending:
+    """Ends the process of a node that stops, if that takes too long: a thread may be connecting to a database that does not answer."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def begin(self, code: int, line: str) -> None:
+        """The node stops. ``code`` and ``line``: how its process ends, and what it says then."""
+        self._timer = threading.Timer(STOP_SECONDS_MAX, self._end, (code, line))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self, code: int, line: str) -> None:
+        logger.error(
+            "the process is ended: stopping took too long",
+            extra={"event": "server.stop_slow", "seconds": STOP_SECONDS_MAX},
+        )
+        logging.shutdown()
+        if line:
+            _complain(line, code)
+        os._exit(code)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 async def _serve_node(
@@ -108,18 +142,22 @@ async def _serve_node(
     joined: Callable[[Node], None] | None,
     announce: Callable[[ReadyInfo], None] | None,
     selector: GatedSelector,
+    ending: _Ending,
 ) -> int:
     from pairbus.server.assemble import assemble_shard
     from pairbus.server.cluster.node import Node
-    from pairbus.storage.postgres.opening import open_database
-    from pairbus.storage.table.ports import ShardMoved
+    from pairbus.storage.postgres.opening import named_database
 
     assert options.store is not None, "a cluster has a database"
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    database = await loop.run_in_executor(None, open_database, options.store, options.namespace)
+    database = named_database(options.store, options.namespace)
+    if not await _unless_stopped(stop, loop.run_in_executor(None, database.prepare)):
+        ending.begin(EXIT_DONE, "")
+        database.cut()
+        return EXIT_DONE
     node = Node(options, cluster, database, assemble_shard(database, wrap), page=page)
     selector.may_flush = node.may_flush
     if joined is not None:
@@ -127,7 +165,7 @@ async def _serve_node(
     policy = CollectorPolicy(held_objects=node.held_objects)
     error: Exception | None = None
     try:
-        await node.start()
+        await _unless_stopped(stop, asyncio.ensure_future(node.start()))
         async with asyncio.TaskGroup() as tasks:
             collector = tasks.create_task(_collect_garbage(policy))
             readiness = tasks.create_task(_be_ready(node, options, announce))
@@ -138,17 +176,40 @@ async def _serve_node(
             for task in (collector, readiness, ended, stopped):
                 task.cancel()
     finally:
+        code, line = _outcome(error)
+        ending.begin(code, line)
         await node.stop()
-    if isinstance(error, StoreFenced):
-        return _complain(f"fenced: {error}", EXIT_FENCED)
-    if isinstance(error, ShardMoved):
-        return _complain(str(error), EXIT_REFUSED)  # as at the start
-    if isinstance(error, (UsageError, Refusal)):
-        return _complain(str(error), EXIT_USAGE)
-    if error is not None:
-        return _complain(f"stopped, nothing is acknowledged any more: {error}", EXIT_REFUSED)
+    if line:
+        return _complain(line, code)
     logger.info("stopped", extra={"event": "server.stopped", "namespace": options.namespace})
-    return EXIT_DONE
+    return code
+
+
+async def _unless_stopped(stop: asyncio.Event, work: asyncio.Future[None]) -> bool:
+    """Wait for ``work``, and let it go if the process is to stop first; False: so it was. Raises what ``work`` raises."""
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not work.done():
+        work.cancel()
+        return False
+    work.result()
+    return True
+
+
+def _outcome(error: Exception | None) -> tuple[int, str]:
+    """The exit code of a node, and what is said of it."""
+    from pairbus.storage.table.ports import ShardMoved
+
+    if error is None:
+        return EXIT_DONE, ""
+    if isinstance(error, StoreFenced):
+        return EXIT_FENCED, f"fenced: {error}"
+    if isinstance(error, ShardMoved):
+        return EXIT_REFUSED, str(error)  # as at the start
+    if isinstance(error, (UsageError, Refusal)):
+        return EXIT_USAGE, str(error)
+    return EXIT_REFUSED, f"stopped, nothing is acknowledged any more: {error}"
 
 
 async def _be_ready(node: Node, options: Options, announce: Callable[[ReadyInfo], None] | None) -> None:

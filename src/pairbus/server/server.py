@@ -151,7 +151,7 @@ class Server:
             await self._finish_logs()
         await self.kill()
 
-    async def drain(self, close_seconds_max: float) -> bool:
+    async def drain(self, close_seconds_max: float, commit_seconds_max: float = COMMIT_SECONDS_MAX) -> bool:
         """Tell every client to connect again, wait for the last commit, and give clients so long to leave. False: it has ended before."""
         registry, driver = self._registry, self._driver
         if registry is None or driver is None or self._is_stopping or driver.is_failed:
@@ -161,7 +161,7 @@ class Server:
         registry.stop_listening()
         registry.close_all(FORCED, "The broker is stopping; connect again in a moment.")
         driver.ask_turn()
-        if not await driver.wait_durable(COMMIT_SECONDS_MAX):
+        if not await driver.wait_durable(commit_seconds_max):
             logger.warning("the last commit did not end in time", extra={"event": "server.stop_slow"})
         await registry.wait_empty(close_seconds_max)
         return True

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from pairbus.server.main import EXIT_FENCED
-from tests.integration.cluster.kit import QUEUE, Cluster, wait_until
+from pairbus.server.main import EXIT_DONE, EXIT_FENCED, STOP_SECONDS_MAX
+from tests.integration.cluster.kit import QUEUE, Cluster, Load, NodeProcess, wait_until
 from tests.postgres_kit import own_server
 
 LOST = 5
+SLACK_SECONDS = 8.0
+"""What a busy machine may add to a bound; together they stay below the time that a service manager gives."""
 
 
 @pytest.mark.promise("S1", "S3")
@@ -62,3 +65,50 @@ def test_a_former_owner_tells_of_commits_that_a_promotion_lost_before_another_no
         finally:
             cluster.kill()
             standby.dispose()
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["serving", "silent", "starting"])
+def test_a_node_stops_in_time_although_its_database_is_frozen(when: str, tmp_path: Path) -> None:
+    """A service manager would kill it otherwise, in the middle of whatever it does."""
+    with own_server(tcp=True) as server:
+        cluster = Cluster(tmp_path / "cluster", server.url(), "a")
+        (node,) = cluster.nodes
+        loads: list[Load] = []
+
+        def traffic(node: NodeProcess) -> Load:
+            """A commit is under way all the time."""
+            if not loads:
+                loads.append(Load(node.connection_string, receivers=0))
+                loads[0].start()
+            return loads[0]
+
+        try:
+            if when == "starting":
+                server.pause()
+                cluster.begin()
+                wait_until(lambda: _connects(server.port), "it connects")
+            else:
+                cluster.start()
+                wait_until(lambda: len(traffic(node).acknowledged) > 0, "sends are acknowledged")
+                server.pause()
+            if when == "silent":
+                wait_until(lambda: node.role == "silent", "it is silent")
+            asked = time.monotonic()
+            node.signal(signal.SIGTERM)
+            assert node.wait() == EXIT_DONE
+            took = time.monotonic() - asked
+            print(f"stopped after {took:.1f} s")
+            assert took < STOP_SECONDS_MAX + SLACK_SECONDS
+        finally:
+            server.resume()
+            cluster.kill()
+            for load in loads:
+                load.stop()
+
+
+def _connects(port: int) -> bool:
+    """Whether a connection to this port of the loopback address is open (Linux)."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return any(line.split()[2:4] == [f"0100007F:{port:04X}", "01"] for line in lines)

@@ -29,6 +29,7 @@ from pairbus.server.cluster.metrics import cluster_metrics
 from pairbus.server.cluster.names import NodeNames
 from pairbus.server.cluster.readiness import relay_ready
 from pairbus.server.cluster.relay import Relay, Route, RouteKind
+from pairbus.server.cluster.settings import SharedSettings
 from pairbus.server.cluster.status import describe
 from pairbus.server.cluster.takeover import SeenOwners, Takeovers
 from pairbus.server.server import Server
@@ -53,8 +54,12 @@ ROOT_KEY: Final = "root-key"
 """The setting that holds the key of the root rule, so that every node can print the connection string."""
 LEAVE_SECONDS_MAX: Final = 0.25
 """How long clients may take to leave in a planned move, before they are cut: part of its silence."""
+COMMIT_SECONDS_MAX: Final = 4.0
+"""How long the last commit may take."""
+ANSWERS_SECONDS_MAX: Final = 6.0
+"""How long a stop waits for answers of the database. Then it cuts every connection to it, and what waited ends."""
 RELEASE_SECONDS_MAX: Final = 5.0
-TASKS_SECONDS_MAX: Final = 10.0
+TASKS_SECONDS_MAX: Final = 5.0
 """How long a stop waits for work under way, such as a replay."""
 FENCED_SECONDS_MAX: Final = 5.0
 """How long the end of a node that was fenced waits for its lease thread, which may wait for the database."""
@@ -63,8 +68,6 @@ HOLD_OFF_LEASES: Final = 3
 WAIT_BEYOND_LEASE_SECONDS: Final = 2.0
 """A client that comes while there is no owner waits for one: for the rest of the lease, and so much longer."""
 REVIEW_SECONDS: Final = 0.2
-SETTING_TRIES: Final = 5
-SETTING_PAUSE_SECONDS: Final = 0.1
 
 AssembleShard = Callable[["Options", int, "Acquired", Callable[[], bool]], "Assembly"]
 """Opens the store of an acquired shard and builds the broker over it. The last argument tells whether a commit may be repeated."""
@@ -99,8 +102,7 @@ class Node:
         self._page = page
         self._clock: Clock = clock if clock is not None else BrokerClock()
         self._loop = asyncio.get_running_loop()
-        self._settings = database.settings()
-        self._settings_lock = asyncio.Lock()
+        self._settings = SharedSettings(database.settings())
         self._relay = Relay(
             self,
             connections_max=options.limits.connections_max,
@@ -143,7 +145,7 @@ class Node:
         self._addresses = (main, http)
         self._names.advertised = self._cluster.address(main)
         if options.tls and options.tls_cert is None:
-            await self._setting(self._names.share_authority, self._settings, utc(self._clock()))
+            await self._settings.call(self._names.share_authority, self._settings.table, utc(self._clock()))
         entry = NodeEntry(
             node=self._cluster.node,
             address=self._names.advertised,
@@ -185,6 +187,7 @@ class Node:
             acceptor.close()
         self._acceptors.clear()
         keeper = self._keeper
+        cut = self._loop.call_later(ANSWERS_SECONDS_MAX, self._cut_database)
         if keeper is not None:
             keeper.withdraw()
             await self._leave()
@@ -195,10 +198,19 @@ class Node:
             await self._run(keeper.stop)
             self._keeper = None
         self._relay.close()
-        await self._run(self._settings.close)
+        await self._run(self._settings.table.close)
+        cut.cancel()
+        self._database.cut()  # whatever still waits there ends
         for future in (self._ready, self._ended):
             if not future.done():
                 future.cancel()
+
+    def _cut_database(self) -> None:
+        logger.warning(
+            "the database does not answer: this node ends without giving its lease back",
+            extra={"event": "cluster.stop_unanswered", "seconds": ANSWERS_SECONDS_MAX},
+        )
+        self._database.cut()
 
     async def _listen(self, host: str, port: int, *, http_only: bool) -> tuple[str, int]:
         sockets = await self._run(bind_all, host, port)
@@ -209,16 +221,6 @@ class Node:
 
     async def _run(self, call: Callable[..., object], *arguments: object) -> Any:
         return await self._loop.run_in_executor(None, call, *arguments)
-
-    async def _setting(self, call: Callable[..., object], *arguments: object) -> Any:
-        """Use the settings, which can be repeated: a connection that was idle for long may have been lost without notice."""
-        async with self._settings_lock:
-            for _ in range(SETTING_TRIES - 1):
-                try:
-                    return await self._run(call, *arguments)
-                except OutcomeUnknown:
-                    await asyncio.sleep(SETTING_PAUSE_SECONDS)
-            return await self._run(call, *arguments)
 
     # Asked by the relay.
 
@@ -437,7 +439,7 @@ class Node:
             )
             ready = replace(await server.start(), node=self._cluster.node)
             server.root_key_replaced = self._take_root_key
-            await self._setting(self._settings.put, ROOT_KEY, assembly.root_key.encode())
+            await self._settings.call(self._settings.table.put, ROOT_KEY, assembly.root_key.encode())
         except Exception as error:  # noqa: BLE001 - whatever it was, this node cannot serve the shard now
             if server is not None:
                 await server.kill()
@@ -476,7 +478,7 @@ class Node:
         """Other nodes, and `pairbus connection-string`, find the new root key in the database."""
         if self.root_key_replaced is not None:
             self.root_key_replaced(replace(ready, node=self._cluster.node), key)
-        self._spawn(self._setting(self._settings.put, ROOT_KEY, key.encode()))
+        self._spawn(self._settings.call(self._settings.table.put, ROOT_KEY, key.encode()))
 
     async def _watch(self, server: Server) -> None:
         error = await server.wait_ended()
@@ -488,7 +490,7 @@ class Node:
                 self._end(error)
 
     async def _be_ready_as_relay(self) -> None:
-        key = await self._setting(self._settings.get, ROOT_KEY)
+        key = await self._settings.call(self._settings.table.get, ROOT_KEY)
         if key is None or self._ready.done():
             return
         self._ready.set_result(relay_ready(self._options, self._cluster.node, *self._addresses, key.decode()))
@@ -504,7 +506,7 @@ class Node:
             return
         self._is_leaving = True
         try:
-            await server.drain(LEAVE_SECONDS_MAX)
+            await server.drain(LEAVE_SECONDS_MAX, COMMIT_SECONDS_MAX)
             server.cut_connections()
             keeper.drained()
             self._server = None

@@ -17,6 +17,7 @@ import os
 import re
 import socket
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -87,6 +88,9 @@ class Address:
 
     def __init__(self, url: str, answer_seconds_max: float | None = None) -> None:
         self.answer_seconds_max = answer_seconds_max
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._guard = threading.Lock()
+        self._is_cut = False
         try:
             found = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -105,6 +109,22 @@ class Address:
 
     def __repr__(self) -> str:
         return f"Address({self._shown})"
+
+    def add(self, session: Session) -> None:
+        with self._guard:
+            self._sessions.add(session)
+
+    def cut(self) -> None:
+        """Close every connection, from any thread: calls under way end, and none is made any more. One that is being made has its own bound."""
+        with self._guard:
+            self._is_cut = True
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.close()
+
+    @property
+    def is_cut(self) -> bool:
+        return self._is_cut
 
     def connect(self, purpose: str) -> psycopg.Connection[Any]:
         """A new connection. Raises OutcomeUnknown."""
@@ -149,6 +169,7 @@ class Session:
         self._in_use = threading.Lock()
         """Held during a call: libpq's connection must not go while it is used."""
         self._is_closed = False
+        address.add(self)
 
     def close(self) -> None:
         """Hang up, from any thread. A call under way ends with an unknown outcome. Idempotent."""
@@ -197,7 +218,7 @@ class Session:
         return connection.pgconn
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._is_closed or self.address.is_cut:
             self.hang_up()
             raise TableFailed(f"the connection to {self.address} is closed")
 

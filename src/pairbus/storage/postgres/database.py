@@ -107,6 +107,10 @@ class Database:
         finally:
             session.close()
 
+    def cut(self) -> None:
+        """End every call under way, and all that come: this process ends, and must not wait for a database that does not answer."""
+        self.address.cut()
+
     @property
     def shard(self) -> int:
         assert self._shard, "the database is prepared first"
