@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from azure.core.settings import settings
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._common.constants import _BATCH_MESSAGE_OVERHEAD_COST
 from azure.servicebus._common.tracing import trace_message
@@ -19,7 +20,7 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
-from pairbus.sdk import sections
+from pairbus.sdk import encoding, sections
 
 Outgoing = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 
@@ -78,6 +79,10 @@ def encoded(message: Outgoing, *, is_traced: bool = False) -> bytes:
     if isinstance(message, Mapping):
         message = ServiceBusMessage(**message)
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+    if not is_traced or settings.tracing_implementation() is None:
+        quick = encoding.encoded(raw)
+        if quick is not None:
+            return quick
     if raw.application_properties is not None:
         # The SDK turns binary ones into text, and tracing adds some: neither must reach the caller's object.
         own = copy.copy(raw)

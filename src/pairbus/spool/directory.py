@@ -52,6 +52,8 @@ class Spools:
         self._process = os.getpid()
         self._about = about
         self.all: list[Spool] = []
+        self._oldest_ms = 0
+        """No message that waits is older. It is looked for only when this would be too old: each send asks."""
         self._is_out_of_reach = False
         """Whether the full disk keeps a spool from being opened that may hold messages."""
         with suppress(SpoolNotStored):
@@ -137,10 +139,12 @@ class Spools:
                     f"the spool {self.root} holds {size:,} bytes of at most {self.bytes_max:,} (spool_max_bytes), and {append.size:,} "
                     "more do not fit: it takes messages again when a namespace is back"
                 )
-            oldest_ms = min(
-                (content.oldest_ms for _, content in self._contents() if content.oldest_ms is not None),
-                default=append.at_ms,
-            )
+            if append.at_ms - self._oldest_ms > self.age_ms_max:
+                self._oldest_ms = min(
+                    (content.oldest_ms for _, content in self._contents() if content.oldest_ms is not None),
+                    default=append.at_ms,
+                )
+            oldest_ms = self._oldest_ms = min(self._oldest_ms, append.at_ms)
             if append.at_ms - oldest_ms > self.age_ms_max:
                 raise SpoolFull(
                     f"the oldest message in the spool {self.root} has waited for {(append.at_ms - oldest_ms) // 1000:,} s, longer than "

@@ -4,7 +4,8 @@ One transaction for all who wait
 --------------------------------
 A disk needs milliseconds to make a write durable, whether it holds one message or a thousand. So an append has two steps.
 ``enter`` puts the messages into a list in memory and returns at once. ``commit`` waits while somebody writes. Then one of those
-who wait writes everything that is in the list, in one transaction, and wakes the others.
+who wait writes everything that is in the list, in one transaction, and wakes the others. Each waits at a gate of its own: with one
+condition for all, a hundred threads would ask for its lock again, one after the other, only to learn that they are done.
 
 Why SQLite
 ----------
@@ -32,10 +33,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import SpoolError, SpoolNotStored
 from pairbus.spool.disk import MAKE_ROOM, is_disk_full, sync_directory
+
+if TYPE_CHECKING:
+    from _thread import LockType
 
 FILE_NAME: Final = "spool.db"
 FORMAT: Final = "1"
@@ -126,10 +130,15 @@ class Append:
     is_done: bool = False
     error: SpoolError | None = None
     numbers: Sequence[int] = ()
+    size: int = 0
+    """Bytes that it takes in the spool."""
+    gate: LockType | None = None
+    """Opened for a caller who waits: when the append is done, or when it is the caller's turn to write."""
+    is_next: bool = False
+    """Whether it is the caller's turn to write."""
 
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.payloads)) + OVERHEAD_BYTES * len(self.payloads)
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.payloads)) + OVERHEAD_BYTES * len(self.payloads)
 
 
 class Spool:
@@ -148,8 +157,8 @@ class Spool:
         self._turn = threading.Lock()
         """Held while the file is used. Never taken while one has the other lock."""
         self._is_committing = False
-        self._written = threading.Condition(self._lock)
         self._is_writing = False
+        """Whether a caller of ``commit`` writes, or is about to."""
         self._unsaved: dict[int, str | None] = {}
         """Messages that have left and could not be removed, and those that are undeliverable and could not be marked, with the reason."""
         try:
@@ -221,28 +230,62 @@ class Spool:
 
     def commit(self, append: Append) -> None:
         """Return once an append is durable. Raises SpoolError: the file cannot be written."""
+        gate = None
         with self._lock:
-            while self._is_writing and not append.is_done:
-                self._written.wait()
-            is_mine = not append.is_done
+            is_mine = not append.is_done and not self._is_writing
             if is_mine:
                 self._is_writing = True
+            elif not append.is_done:
+                gate = append.gate = threading.Lock()
+                gate.acquire()
+        if gate is not None:
+            is_mine = self._wait(append, gate)
         if is_mine:
-            with self._turn:
-                self._commit_waiting()
+            try:
+                with self._turn:
+                    self._commit_waiting()
+            finally:
+                self._pass_on()
         if append.error is not None:
             raise append.error
+
+    def _wait(self, append: Append, gate: LockType) -> bool:
+        """Wait until an append is done, or until it is the caller's turn to write: True."""
+        try:
+            gate.acquire()
+        except BaseException:  # Ctrl+C: the turn must not end with this caller
+            with self._lock:
+                append.gate = None
+            if append.is_next:
+                self._pass_on()
+            raise
+        return append.is_next
+
+    def _pass_on(self) -> None:
+        """The next of those who wait writes."""
+        with self._lock:
+            waits = next((append for append in self._waiting if append.gate is not None), None)
+            self._is_writing = waits is not None
+            if waits is not None and waits.gate is not None:
+                gate, waits.gate, waits.is_next = waits.gate, None, True
+                gate.release()
 
     def _commit_waiting(self) -> None:
         with self._lock:
             batch, self._waiting = self._waiting, []
-        error: SpoolError | None = None
         try:
             if batch:
                 self._write(batch)
-        except (sqlite3.Error, OSError) as caught:
+        except BaseException as caught:
             error = _of_write(self.file, caught, is_begun=self._is_committing)
             error.__cause__ = caught
+            self._end(batch, error)
+            if not isinstance(caught, sqlite3.Error | OSError):
+                raise
+        else:
+            self._end(batch, None)
+
+    def _end(self, batch: Sequence[Append], error: SpoolError | None) -> None:
         with self._lock:
             for append in batch:
                 content = self.contents[append.key]
@@ -255,8 +298,9 @@ class Spool:
                     self.size -= append.size
                 append.error = error
                 append.is_done = True
-            self._is_writing = False
-            self._written.notify_all()
+                if append.gate is not None:
+                    gate, append.gate = append.gate, None
+                    gate.release()
 
     def _write(self, batch: Iterable[Append]) -> None:
         database = self._database
@@ -565,7 +609,7 @@ def _highest(database: sqlite3.Connection) -> int:
     return 0
 
 
-def _of_write(file: Path, error: Exception, *, is_begun: bool) -> SpoolError:
+def _of_write(file: Path, error: BaseException, *, is_begun: bool) -> SpoolError:
     """The error of an append. ``is_begun``: its last step, which makes it durable, has begun."""
     text = f"the spool {file} cannot be written: {error}"
     if not is_begun or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:

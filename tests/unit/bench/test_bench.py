@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.far import LatencyProxy
-from bench.pairing import Drain, Healthy, Pairing, Reaction, Spool
+from bench.pairing import Drain, Healthy, Pairing, Rates, Reaction, Spool
 from bench.settle import ONE_BY_ONE_S_MIN, Settle, judged
 from pairbus.cli import bench as door
 from pairbus.cli import main
@@ -63,11 +63,12 @@ def test_figures_of_pairing_name_their_targets() -> None:
         Healthy(1.0, 1.01, 1.01, 1.0),
         Drain(100, 90, 0.9),
         Reaction(1.5, 0.5, 1.2, 0.2),
-        Spool(1_500, 300, 9_000, 10_500, 7.0),
+        Spool(Rates(1_500, 2_000, 2_500), Rates(300, 3_000, 10_500), 7.0, Rates(0.2, 1.5, 4.2)),
     )
 
     assert "ratio 1.010 (target <= 1.02; plain beside plain 1.000)" in result.lines()[0]
     assert "ratio 7.0 (target >= 5)" in result.lines()[-1]
+    assert "one 300/s and 1500/s, ratio 0.2" in result.lines()[-1]
 
 
 def test_every_command_has_a_benchmark_in_the_clone() -> None:

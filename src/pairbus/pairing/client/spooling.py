@@ -91,10 +91,10 @@ class Spooling:
     def start(self) -> None:
         """Replay what clients before have left behind."""
         spools = self._spools()
-        for path in spools.keys().values():
+        for key, path in spools.keys().items():
             health = self._state.health_of(path)
             with self._state.lock:
-                self._spooled(health, "an earlier client has left messages in the spool")
+                self._spooled(health, key, "an earlier client has left messages in the spool")
 
     def close(self) -> None:
         """Close the files. What is in them stays."""
@@ -112,10 +112,11 @@ class Spooling:
         self, health: EntityHealth, payloads: Sequence[bytes], why: str, *, needs_handles: bool = False
     ) -> list[ParkedSchedule]:
         """Keep messages of an entity. Durable when it returns; handles for those who cancel. Raises SpoolError."""
-        append = Append(entity_key(health.path), health.path, payloads, self._state.wall_clock())
+        key = entity_key(health.path)
+        append = Append(key, health.path, payloads, self._state.wall_clock())
         with self._state.lock:
             spool = self._spools().enter(append)
-            self._spooled(health, why)
+            self._spooled(health, key, why)
         await self._runtime.commit(spool, append)
         if not needs_handles:
             return []
@@ -124,9 +125,8 @@ class Spooling:
             for number in append.numbers
         ]
 
-    def _spooled(self, health: EntityHealth, why: str) -> None:
+    def _spooled(self, health: EntityHealth, key: str, why: str) -> None:
         """The spool holds messages of an entity: called under the lock of the state."""
-        key = entity_key(health.path)
         if not health.is_spooling:
             health.is_spooling = True
             self._state.note(health, f"the spool is used: {why}")

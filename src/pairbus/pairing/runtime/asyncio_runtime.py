@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
-from pairbus.errors import SpoolError
 from pairbus.pairing.runtime.asyncio_link import AsyncioLink
+from pairbus.pairing.runtime.asyncio_writes import Writes
 from pairbus.sdk.admin import aio_admin_client
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class AsyncioRuntime:
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
-        self._commits: dict[Spool, asyncio.Future[None]] = {}
+        self._writes: dict[Spool, Writes] = {}
         self._shared: asyncio.Task[None] | None = None
 
     def link(self, sender: Any, is_wanted: Callable[[], bool]) -> AsyncioLink:
@@ -50,25 +50,14 @@ class AsyncioRuntime:
         return await asyncio.get_running_loop().run_in_executor(None, work, *given)
 
     async def commit(self, spool: Spool, append: Append) -> None:
-        # The others that are about to enter messages come first, and share the write.
-        await asyncio.sleep(0)
-        while not append.is_done:
-            running = self._commits.get(spool)
-            if running is None or running.done():
-                # It writes all that were entered until it begins; who enters later waits for the next one.
-                loop = asyncio.get_running_loop()
-                running = loop.run_in_executor(None, spool.commit, append)
-                self._commits[spool] = running
-                running.add_done_callback(lambda done: self._committed(spool, done))
-            with suppress(SpoolError):
-                await asyncio.shield(running)
-        spool.commit(append)
-
-    def _committed(self, spool: Spool, done: asyncio.Future[None]) -> None:
-        if self._commits.get(spool) is done:
-            del self._commits[spool]
-        if not done.cancelled():
-            done.exception()  # each append has it, and its caller may be gone
+        if not append.is_done:
+            loop = asyncio.get_running_loop()
+            writes = self._writes.get(spool)
+            if writes is None or writes.loop is not loop:
+                writes = self._writes[spool] = Writes(spool, loop)
+            await writes.join(append)
+        if append.error is not None:
+            raise append.error
 
     async def collect(self, pages: Any) -> list[Any]:
         return [item async for item in pages]
