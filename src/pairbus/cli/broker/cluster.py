@@ -39,7 +39,7 @@ Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be 
 STATUS_EXAMPLES: Final = """\b
 Examples:
   pairbus cluster status --store postgresql://pairbus@db-1,db-2/pairbus --namespace contoso
-  pairbus cluster status --namespace contoso --json
+  pairbus cluster status --namespace contoso --timeout 5 --json
 
 \b
 Exit codes: 0 a node owns the namespace, 1 none does, 2 wrong usage, 3 the database cannot be reached or refused.
@@ -82,6 +82,11 @@ class ClusterFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatusFlags(ClusterFlags):
+    timeout: float = option("Seconds to wait for each answer of the database.", 20.0, metavar="SECONDS")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MoveFlags(ClusterFlags):
     timeout: float = option(
         "Seconds to wait for the next owner, and for each answer of the database.", 30.0, metavar="SECONDS"
@@ -114,13 +119,14 @@ class Tables:
 
 
 @contextlib.contextmanager
-def _tables(flags: ClusterFlags) -> Iterator[Tables]:
-    from pairbus.storage.postgres.opening import ANSWER_SECONDS_MAX, find_database, is_database
+def _tables(flags: StatusFlags | MoveFlags) -> Iterator[Tables]:
+    from pairbus.storage.postgres.opening import find_database, is_database
 
     if not is_database(flags.store):
         raise UsageError("--store must name a database, such as postgresql://pairbus@db-1,db-2/pairbus")
-    seconds_max = flags.timeout if isinstance(flags, MoveFlags) else ANSWER_SECONDS_MAX
-    database = find_database(flags.store, flags.namespace, seconds_max)
+    if flags.timeout <= 0:
+        raise UsageError(f"--timeout {flags.timeout:g} must be more than 0 seconds")
+    database = find_database(flags.store, flags.namespace, flags.timeout)
     tables = Tables(database.lease(), database.nodes())
     try:
         yield tables
@@ -159,8 +165,8 @@ def _database_sentences(database: dict[str, Any] | None) -> list[str]:
     return [head, *(["", *table_lines(rows, STANDBY_COLUMNS, terminal_columns())] if rows else [])]
 
 
-@command(ClusterFlags, STATUS_EXAMPLES, group=cluster, name="status")
-def show_status(flags: ClusterFlags) -> int:
+@command(StatusFlags, STATUS_EXAMPLES, group=cluster, name="status")
+def show_status(flags: StatusFlags) -> int:
     """Show who owns the namespace, until when, and what every node does."""
     with _tables(flags) as tables:
         found = describe(flags.namespace, *tables.state(), tables.copies())

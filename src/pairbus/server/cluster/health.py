@@ -37,9 +37,8 @@ def silent_reason(view: LeaseView, lease_ms: int, failed_takeover: str) -> str:
     failure = f": {view.failure}" if view.failure else ""
     waited = f"the database has not answered for {view.lag_ms / 1000:.1f} s"
     if view.lag_ms >= lease_ms // 2:
-        # Without an error: it was reached, and the call is under way.
-        waits = failure or ": a commit waits there, for a synchronous standby or for a lock"
-        return f"{waited}{waits}"
+        # Without an error it was reached, and what it waits for is not known here.
+        return f"{waited}{failure or ': a call is under way'}"
     if failed_takeover:
         return f"this node could not take over: {failed_takeover}"
     if view.state is LeaseState.REPLAYING:
@@ -48,9 +47,18 @@ def silent_reason(view: LeaseView, lease_ms: int, failed_takeover: str) -> str:
 
 
 def health_answer(
-    target: str, role: str, namespace: str, standing: Mapping[str, str], reason: str
+    target: str, role: str, namespace: str, standing: Mapping[str, str], reason: str, warning: str = ""
 ) -> tuple[int, str, bytes]:
-    """The status, the content type and the body. ``reason``: why no client is served through this node; empty: not known, or one is."""
+    """The status, the content type and the body.
+
+    Args:
+        target: The path that was asked for.
+        role: Of this node.
+        namespace: Of this node.
+        standing: What else is known of it.
+        reason: Why no client is served through this node; empty: not known, or one is.
+        warning: What is wrong although clients are served; empty: nothing.
+    """
     is_fit = role == "owner" if target.endswith("/owner") else role in ("owner", "relay")
     body = {
         "status": "healthy" if is_fit else "unhealthy",
@@ -60,6 +68,7 @@ def health_answer(
         "compiled": list(FORM.parts),
         **standing,
         **({"reason": reason} if reason else {}),
+        **({"warning": warning} if warning else {}),
     }
     status = HTTPStatus.OK if is_fit else HTTPStatus.SERVICE_UNAVAILABLE
     return int(status), "application/json", json.dumps(body).encode() + b"\n"

@@ -22,6 +22,7 @@ from pairbus import __version__
 from pairbus.errors import StoreFenced
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
+from pairbus.server.cluster.advertised import OwnAddress
 from pairbus.server.cluster.health import health_answer, role_of, silent_reason
 from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
 from pairbus.server.cluster.lease import Lease, LeaseState
@@ -111,7 +112,7 @@ class Node:
         )
         self._acceptors: list[Acceptor] = []
         self._addresses: tuple[tuple[str, int], tuple[str, int]] = (("", 0), ("", 0))
-        self._names = NodeNames(options)
+        self._names, self._own_address = NodeNames(options), OwnAddress()
         self._keeper: LeaseKeeper | None = None
         self._server: Server | None = None
         self.root_key_replaced: Callable[[ReadyInfo, str], None] | None = None
@@ -158,6 +159,7 @@ class Node:
             lease, self._database.lease(), self._database.nodes(), entry, self._keeper_changed
         )
         self._keeper.start()
+        self._own_address.watch(self._names.advertised, options.namespace, self._cluster.node)
         self._review_later()
         logger.info(
             "node started",
@@ -186,6 +188,7 @@ class Node:
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
+        self._own_address.close()
         keeper = self._keeper
         cut = self._loop.call_later(ANSWERS_SECONDS_MAX, self._cut_database)
         if keeper is not None:
@@ -263,7 +266,8 @@ class Node:
             metrics = self.metrics()  # none while the node starts or stops
             return 200 if metrics else 503, CONTENT_TYPE, render(metrics).encode()
         role, reason = self._role_and_reason()
-        return health_answer(target, role, self._options.namespace, self._standing(role), reason)
+        warning = self._own_address.trouble
+        return health_answer(target, role, self._options.namespace, self._standing(role), reason, warning)
 
     def role(self) -> str:
         """``owner``, ``relay``, or ``silent``: no client is served through this node now."""

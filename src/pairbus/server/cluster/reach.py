@@ -4,7 +4,8 @@ Every relayed connection tells. Clients may stay away from a node that is unfit,
 changes, and after a failure again and again until a connection succeeds.
 
 A connection may succeed and lead elsewhere, because the owner advertises a wrong address: back to this node, to another one that relays, or
-to another namespace. So a try asks ``/health``, and whose answer it is decides. What does not answer as a node is taken for the owner.
+to another namespace. So a try asks ``/health``, and whose answer it is decides. It asks several times, because a balancer may lead to the
+owner only sometimes. What does not answer as a node is taken for the owner.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS_MAX: Final = 3.0
 ANSWER_BYTES_MAX: Final = 8 * 1024
 RETRY_SECONDS: Final = 1.0
+ASKED_TIMES: Final = 4
+"""Connections, one after the other, to learn who answers at an address."""
 
 
 async def connect(address: str) -> asyncio.Transport:
@@ -55,6 +58,16 @@ async def ask_name(address: str) -> tuple[str, str] | None:
     finally:
         if writer is not None:
             writer.close()
+
+
+async def who_else(address: str, expected: tuple[str, str]) -> str:
+    """Who answers at an address in place of a namespace's node; empty: nobody else, or what answers does not say. Raises OSError."""
+    for _ in range(ASKED_TIMES):
+        found = await ask_name(address)
+        if found is not None and found != expected:
+            namespace, node = found
+            return f"node {node}" if namespace == expected[0] else f"namespace {namespace}"
+    return ""
 
 
 class OwnerReach:
@@ -126,12 +139,11 @@ class OwnerReach:
     async def _who_else(self, address: str) -> str:
         """Who answers at the owner's address in its place; empty: the owner, or something that does not say."""
         expected = self._expected
-        found = await ask_name(address) if expected is not None else None
-        if expected is None or found is None or found == expected:
+        other = await who_else(address, expected) if expected is not None else ""
+        if expected is None or not other:
             return ""
-        (namespace, owner), (other_namespace, other) = expected, found
-        who = f"node {other}" if other_namespace == namespace else f"namespace {other_namespace}"
-        return f"{who} answers there instead of node {owner}: the --advertise of {owner} is wrong"
+        owner = expected[1]
+        return f"{other} answers there instead of node {owner}: the --advertise of {owner} is wrong"
 
     def close(self) -> None:
         if self._trial is not None:

@@ -13,6 +13,7 @@ Rule 5: whatever names a connection in an error names hosts and database only: t
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import socket
@@ -31,6 +32,8 @@ from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, TableFail
 
 CONNECT_SECONDS_MAX: Final = 5
 """For each host of the list."""
+CONNECT_SECONDS_MIN: Final = 2
+"""The least that libpq takes."""
 TCP_USER_TIMEOUT_MS: Final = 10_000
 """After so long without an acknowledgement of what was sent the connection is lost."""
 KEEPALIVE_IDLE_SECONDS: Final = 5
@@ -100,6 +103,9 @@ class Address:
                 "characters of a password as %xx"
             ) from None
         self._settings: dict[str, Any] = {**_DEFAULTS, **found}
+        if answer_seconds_max is not None and "connect_timeout" not in found:
+            seconds = min(CONNECT_SECONDS_MAX, math.ceil(answer_seconds_max))
+            self._settings["connect_timeout"] = max(CONNECT_SECONDS_MIN, seconds)
         host = str(found.get("host") or found.get("hostaddr") or "localhost")
         self._shown = f"database {found.get('dbname') or found.get('user') or ''!r} on {host}"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from pairbus.server.cluster.health import role_of
+from pairbus.server.cluster import advertised
+from pairbus.server.cluster.advertised import OwnAddress
+from pairbus.server.cluster.health import health_answer, role_of
 from pairbus.server.cluster.pipes import READ_BYTES
 from pairbus.server.cluster.reach import ask_name
 from pairbus.server.cluster.relay import MARK, Relay, Route, RouteKind
@@ -375,6 +378,51 @@ async def test_an_address_at_which_another_node_answers_is_told_of_until_the_own
     answer("contoso", "a")
     await until(lambda: not reach.failure)
     assert role_of(relay.host.now, reach, False) == ("relay", "")
+
+
+def in_turn(host: Host, *names: str) -> None:
+    """Answer as a balancer that leads to these nodes one after the other."""
+    bodies = itertools.cycle([json.dumps({"namespace": "contoso", "node": name}).encode() for name in names])
+
+    def health(target: str) -> tuple[int, str, bytes]:
+        return 200, "application/json", next(bodies) if target == "/health" else b""
+
+    host.health = health  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "a", "b"), ("b", "a", "a", "a")])
+async def test_a_balancer_in_place_of_the_owner_is_told_of_although_it_leads_there_sometimes(
+    nodes: Callable[..., Node], names: tuple[str, ...]
+) -> None:
+    relay, balancer = nodes(), nodes()
+    in_turn(balancer.host, *names)
+    relay.relay.owner_changed(balancer.address, ("contoso", "a"))
+    await until(lambda: "node b answers there instead of node a" in relay.relay.reach.failure)
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "a", "b"), ("b",)])
+async def test_a_node_tells_that_its_own_address_leads_to_another_one(
+    nodes: Callable[..., Node],
+    names: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(advertised, "CHECK_SECONDS", 0.01)
+    balancer = nodes()
+    in_turn(balancer.host, *names)
+    own = OwnAddress()
+    own.watch(balancer.address, "contoso", "a")
+    try:
+        await until(lambda: bool(own.trouble))
+        assert f"node b answers at {balancer.address}, which this node advertises" in own.trouble
+        _, _, body = health_answer("/health", "owner", "contoso", {}, "", own.trouble)
+        assert json.loads(body)["warning"] == own.trouble
+        events = [one for one in caplog.records if getattr(one, "event", "") == "cluster.advertise_wrong"]
+        assert len(events) == 1, "once"
+        in_turn(balancer.host, "a")
+        await until(lambda: not own.trouble)
+    finally:
+        own.close()
 
 
 @pytest.mark.parametrize("body", [b"", b"not JSON", b"[]", b"{}", b'{"namespace": "contoso"}'])

@@ -42,7 +42,7 @@ def test_the_first_owner_is_no_change_and_neither_is_a_time_without_one() -> Non
             3_000,
             "",
             "",
-            "has not answered for 3.0 s: a commit waits there, for a synchronous standby",
+            "has not answered for 3.0 s: a call is under way",
         ),
         ("silent", 3_000, "refused", "", "has not answered for 3.0 s: refused"),
         ("idle", 100, "", "too many connections", "could not take over: too many connections"),
