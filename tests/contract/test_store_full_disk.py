@@ -1,0 +1,83 @@
+"""A store over a PostgreSQL whose disk is really full (B12): a small file system that holds one tablespace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+
+from pairbus.storage.postgres.database import Database
+from tests.contract.owner_kit import Owner
+from tests.contract.store_kinds import TableKind
+from tests.postgres_kit import own_server
+
+DISK_MB: Final = 24
+LARGER_MB: Final = 64
+RANGE_FRAMES: Final = 64
+RESERVE: Final = 3 << 20
+SIZE: Final = 30_000
+
+Resize = Callable[[int], None]
+
+
+@pytest.fixture
+def small() -> Iterator[tuple[TableKind, Resize]]:
+    """The log of a namespace on a small disk, and what makes that disk larger. The database's own log is elsewhere: it would stop without."""
+    with own_server() as server:
+        disk = server.directory / "small"
+        disk.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(disk)]
+        if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+            pytest.skip("mounting a small disk needs root")
+        try:
+            place = disk / "tablespace"
+            place.mkdir()
+            owner = server.data.stat()
+            os.chown(place, owner.st_uid, owner.st_gid)
+            server.run(f"create tablespace small location '{place}'")
+            server.run("create database small tablespace small")
+            database = Database(server.url("small"), "contoso", range_frames=RANGE_FRAMES)
+            database.prepare()
+            kind = TableKind(database, is_background=False, reserve_bytes=RESERVE)
+
+            def resize(size_mb: int) -> None:
+                subprocess.run(["mount", "-o", f"remount,size={size_mb}m", str(disk)], check=True)
+
+            yield kind, resize
+            kind.tear_down()
+        finally:
+            server.kill()
+            subprocess.run(["umount", str(disk)], check=True)
+
+
+def opened(kind: TableKind) -> Owner:
+    store = kind.open()
+    return Owner(store, store.replay())
+
+
+@pytest.mark.slow
+@pytest.mark.promise("B12", "S8")
+def test_a_full_disk_of_the_database_refuses_sends_and_takes_settlements(
+    small: tuple[TableKind, Resize],
+) -> None:
+    kind, resize = small
+    owner = opened(kind)
+    sent = owner.send_until_refused(SIZE)
+    assert sent > 50
+    assert owner.store.statistics().is_full
+    owner.settle(sent - 2)
+    kept = set(owner.messages)
+    owner.rounds_until_room(SIZE)
+    assert owner.send_until_refused(SIZE) >= sent // 3, "space came back"
+    assert kept <= set(owner.messages)
+
+    kept = set(owner.messages)
+    kind.kill(owner.store)
+    owner = opened(kind)
+    assert set(owner.messages) == kept, "the next owner finds everything on the full disk"
+    resize(LARGER_MB)
+    owner.rounds_until_room(SIZE)
+    assert owner.send_until_refused(SIZE, 20) == 20
