@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from pairbus.errors import StoreUnavailable
 from pairbus.server.main import EXIT_DONE, EXIT_FENCED, STOP_SECONDS_MAX
+from pairbus.server.offline.move import move_to_files
+from pairbus.storage.postgres.opening import named_database
 from tests.integration.cluster.kit import QUEUE, Cluster, Load, NodeProcess, wait_until
 from tests.postgres_kit import own_server
 
@@ -112,3 +115,38 @@ def _connects(port: int) -> bool:
     """Whether a connection to this port of the loopback address is open (Linux)."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return any(line.split()[2:4] == [f"0100007F:{port:04X}", "01"] for line in lines)
+
+
+@pytest.mark.promise("S4", "S8")
+@pytest.mark.slow
+def test_a_move_that_gave_up_while_the_standby_was_away_leaves_the_owner_alone(tmp_path: Path) -> None:
+    """The owner's renewal waits for the standby and holds the row of the lease; the move waits for that row."""
+    with own_server(tcp=True) as primary:
+        standby = primary.add_standby()
+        cluster = Cluster(tmp_path / "cluster", primary.url(), "a")
+        (node,) = cluster.nodes
+        try:
+            cluster.start()
+            epoch = node.health()["epoch"]
+            standby.pause()
+            wait_until(lambda: node.role == "silent", "it is silent")
+            database = named_database(primary.url(), cluster.namespace, 3.0)
+            with pytest.raises(StoreUnavailable, match="Nothing was changed"):
+                move_to_files(database, tmp_path / "back", 0, lambda *_: None)
+            standby.resume()
+            wait_until(lambda: node.role == "owner" or not node.is_running, "it serves again")
+            assert node.is_running, node.log()
+            renewals = node.metric("pairbus_cluster_lease_renewals_total")
+            wait_until(
+                lambda: (
+                    not node.is_running
+                    or node.metric("pairbus_cluster_lease_renewals_total") >= renewals + 10
+                ),
+                "it goes on",
+            )
+            assert node.health()["epoch"] == epoch
+            assert not (tmp_path / "back").exists()
+        finally:
+            standby.resume()
+            cluster.kill()
+            standby.dispose()
