@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.integration.reports.ledger_kit import BACKLOG_QUEUE, NOON_MS, parked, row, write
@@ -19,25 +20,35 @@ STEP_MS = 1_000
 """Between two copies: each is accepted after the one before has ended."""
 TTL = "TTLExpiredException"
 LATER_CANCELLED = "arrived, then cancelled there"
+NOWHERE = "completed and sent nowhere"
+MESSAGE_MS = 10_000
+"""Between the first copies of two messages."""
 STORIES = {
     "arrived": "arrived",
     "arrived, then dead-lettered there": "arrived",
     "arrived, then expired there": "arrived",
     LATER_CANCELLED: "arrived",
     "waiting": "in_backlog",
+    "waiting and listed twice": "in_backlog",
     "set aside": "set_aside",
     "set aside and listed": "set_aside",
+    "set aside and listed twice": "set_aside",
     "expired": "expired",
     "expired and listed": "expired",
     "expired and listed without a reason": "expired",
     "cancelled": "cancelled",
     "purged": "",
-    "completed and sent nowhere": "",
+    NOWHERE: "",
     "set aside and deleted": "",
 }
 """What becomes of a parked copy, and its fate; none for those that are destroyed."""
 KEPT = ("arrived", "in_backlog", "set_aside")
 """Fates of copies that are there."""
+DIRECT_CANCELLED = "sent directly before, and cancelled there"
+DIRECT_BEFORE = "sent directly before"
+DIRECT_LATER = "sent directly after"
+DIRECT = (DIRECT_CANCELLED, DIRECT_BEFORE, DIRECT_LATER)
+NO_MESSAGE: dict[str, object] = {"entity": "", "sha256": "", "sequence_number": 0}
 
 Rows = dict[str, list[dict[str, object]]]
 
@@ -56,51 +67,113 @@ class Copies:
 
 
 def copies(count: int, seed: int) -> Copies:
-    """``count`` messages with and without an id, each with up to COPIES_MAX copies."""
+    """``count`` messages with and without an id, each with up to COPIES_MAX parked copies, and perhaps one that was sent directly. The first of them
+    were accepted before a time without audit ended; every second world has the audit log of the primary as a ledger of sends.
+    """
     chance = random.Random(seed)
     world = Copies()
+    hidden = count // 4
     for number in range(count):
         stories = chance.choices(list(STORIES), k=chance.randint(1, COPIES_MAX))
-        is_direct = number % 5 == 0 and stories[0] != LATER_CANCELLED
         message_id = "" if number % 4 == 3 else f"message-{number}"
-        _add(world, message_id, f"{number:064x}", stories[:1] if is_direct else stories, is_direct)
+        _Message(
+            world,
+            {"message_id": message_id, "sha256": f"{number:064x}"},
+            NOON_MS + number * MESSAGE_MS,
+            is_hidden=number < hidden,
+            is_audit_sent=seed % 2 == 0,
+        ).add(stories, chance.choice(["", "", *DIRECT]))
+    # The audits of both brokers stopped before the first message, and resumed before the one after the last hidden one.
+    stopped = datetime.fromtimestamp(NOON_MS / 1000 - 60, UTC)
+    resumed = NOON_MS + hidden * MESSAGE_MS
+    for role in ("received", "backlog"):
+        note = row("audit-resumed", "", time=resumed, detail=stopped.isoformat(), **NO_MESSAGE)
+        begun = row("audit-begun", "", time=NOON_MS - 120_000, **NO_MESSAGE)
+        world.rows[role] += [
+            note,
+            {**note, "kind": "audit-stopped", "time": NOON_MS - 60_000, "detail": ""},
+            begun,
+        ]
     return world
 
 
-def _add(world: Copies, message_id: str, sha256: str, stories: Sequence[str], is_direct: bool) -> None:
-    """Stories in the order in which their copies were accepted; before them perhaps a scheduled message that never was in the backlog."""
-    fates: Counter[str] = Counter()
-    known = {"message_id": message_id, "sha256": sha256}
-    if is_direct:
-        gone = [{**row("sent", ""), **known}, {**row("cancelled", "", time=NOON_MS + 1), **known}]
-        world.rows["sent"].append(gone[0])
-        world.rows["received"] += gone
-        fates["arrived"] += 1
-    for number, story in enumerate(stories, 1):
-        at = NOON_MS + number * STEP_MS
-        for role, entry in _rows(story, at):
-            world.rows[role].append({**entry, **known, "sequence_number": number})
-        fates[STORIES[story]] += 1
-    # What its destination cancelled does not stand for a copy that was accepted later.
-    is_cancelled_last = stories[-1] == LATER_CANCELLED
-    is_kept = any(
-        STORIES[story] in KEPT and (story != LATER_CANCELLED or is_cancelled_last) for story in stories
-    )
-    if destroyed := fates.pop("", 0):
-        fates["absorbed" if message_id and is_kept else "lost"] += destroyed
-    world.fates += fates
-    for fate, number in fates.items():
-        if fate not in ("arrived", "absorbed"):
-            world.named[fate, message_id, sha256] += number
+@dataclass(slots=True)
+class _Message:
+    """The copies of one message."""
+
+    world: Copies
+    known: dict[str, object]
+    base: int
+    is_hidden: bool
+    is_audit_sent: bool
+    fates: Counter[str] = field(default_factory=Counter)
+
+    def add(self, stories: Sequence[str], direct: str) -> None:
+        """Stories in the order in which their parked copies were accepted; before or after them one that never was in the backlog."""
+        if self.is_hidden:
+            # A listing need not give reasons: beside a copy that expired and is not listed, one that is listed may be that one.
+            stories = ["expired and listed" if story == "expired" else story for story in stories]
+        if not self._is_told_apart(stories, direct):
+            direct = ""
+        if direct:
+            self._add_direct(direct, len(stories))
+        for number, story in enumerate(stories, 1):
+            for role, entry in _rows(story, self.base + number * STEP_MS, self.is_audit_sent):
+                self.world.rows[role].append({**entry, **self.known, "sequence_number": number})
+            self.fates[self._fate(story)] += 1
+        self._sum_up(self._is_kept(stories, direct))
+
+    def _is_told_apart(self, stories: Sequence[str], direct: str) -> bool:
+        """Whether the ledgers tell a direct send from one of the drain, or from one whose answer never came.
+
+        With an id it must have been cancelled before, or a parked copy must have ended in the backlog.
+        """
+        if not self.known["message_id"] or direct == DIRECT_CANCELLED:
+            return True
+        has_ended = any(STORIES[story] in ("expired", "cancelled") for story in stories)
+        return has_ended and not (self.is_audit_sent and NOWHERE in stories)
+
+    def _add_direct(self, direct: str, parked: int) -> None:
+        at = self.base + (parked + 1) * STEP_MS if direct == DIRECT_LATER else self.base
+        sent = {**row("sent", "", time=at), **self.known}
+        self.world.rows["sent"].append(sent)
+        self.world.rows["received"].append(sent)
+        if direct == DIRECT_CANCELLED:
+            self.world.rows["received"].append({**row("cancelled", "", time=at + 1), **self.known})
+        self.fates["arrived"] += 1
+
+    def _fate(self, story: str) -> str:
+        fate = STORIES[story]
+        is_listed = "listed" in story
+        return "" if self.is_hidden and fate in ("in_backlog", "set_aside") and not is_listed else fate
+
+    def _is_kept(self, stories: Sequence[str], direct: str) -> bool:
+        # What its destination cancelled does not stand for a copy that was accepted later.
+        is_cancelled_last = stories[-1] == LATER_CANCELLED
+        return direct in (DIRECT_BEFORE, DIRECT_LATER) or any(
+            self._fate(story) in KEPT and (story != LATER_CANCELLED or is_cancelled_last) for story in stories
+        )
+
+    def _sum_up(self, is_kept: bool) -> None:
+        message_id, sha256 = str(self.known["message_id"]), str(self.known["sha256"])
+        if nowhere := self.fates.pop("", 0):
+            lost = "unproven" if self.is_hidden else "lost"
+            self.fates["absorbed" if message_id and is_kept else lost] += nowhere
+        self.world.fates += self.fates
+        for fate, number in self.fates.items():
+            if fate not in ("arrived", "absorbed"):
+                self.world.named[fate, message_id, sha256] += number
 
 
-def _rows(story: str, at: int) -> Iterator[tuple[str, dict[str, object]]]:
+def _rows(story: str, at: int, is_audit_sent: bool) -> Iterator[tuple[str, dict[str, object]]]:
     """What is written about a parked copy, and where; without its name."""
     yield "sent", parked("sent", "", time=at)
     yield "backlog", parked("sent", "", time=at)
     aside = f"{BACKLOG_QUEUE}/$DeadLetterQueue"
     if story.startswith("arrived"):
         yield "received", row("sent", "", time=at + 10)
+        if is_audit_sent:
+            yield "sent", row("sent", "", time=at + 10)
         yield "backlog", parked("completed", "", time=at + 11)
         for end, kind, detail in (
             ("dead-lettered there", "dead-lettered", "Refused"),
@@ -116,8 +189,11 @@ def _rows(story: str, at: int) -> Iterator[tuple[str, dict[str, object]]]:
         yield "backlog", parked("dead-lettered", "", time=at + 10, detail=detail)
         if "listed" in story:
             reason = "" if story.endswith("reason") else detail
-            yield "dead-letter", parked("held", "", entity=aside, detail=reason)
+            for _ in range(1 + story.endswith("twice")):
+                yield "dead-letter", parked("held", "", entity=aside, detail=reason)
         if story.endswith("deleted"):
             yield "backlog", parked("completed", "", entity=aside, time=at + 20)
+    elif story == "waiting and listed twice":
+        yield from [("backlog", parked("held", "", time=at))] * 2
     elif story != "waiting":
         yield "backlog", parked(story.partition(" ")[0], "", time=at + 10)

@@ -54,6 +54,11 @@ class ReconcileFlags(EngineFlags):
         (),
         metavar="NAME",
     )
+    since: datetime | None = option(
+        "Ignore rows before this moment (UTC), and with them the messages that were accepted before.",
+        metavar="WHEN",
+        parse=moment,
+    )
     until: datetime | None = option(
         "Ignore sends from this moment on (UTC) if they have not arrived yet.", metavar="WHEN", parse=moment
     )
@@ -102,6 +107,7 @@ def reconcile(options: ReconcileFlags) -> int:
             with_body=not options.no_body_hash,
             with_order=not options.no_order,
             primaries=options.primary,
+            since=options.since,
         )
         if options.out:
             done.write(options.out)

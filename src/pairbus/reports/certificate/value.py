@@ -17,6 +17,7 @@ FATES: Final = (
     "expired",
     "cancelled",
     "in_flight",
+    "unproven",
     "lost",
 )
 """Where an accepted message is that did not arrive."""
@@ -105,6 +106,20 @@ class SessionOrder:
     named: tuple[OvertakenSession, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which a namespace had no message audit."""
+
+    namespace: str
+    """Empty where the row is in a journal that is still open."""
+    first: datetime | None
+    """None: its audit log begins at ``last``."""
+    last: datetime | None
+    """None: the audit has not resumed."""
+    hides_sends: bool
+    """Messages that were accepted in this time are missing among the accepted ones."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """What became of every accepted message."""
@@ -134,6 +149,8 @@ class Certificate:
     """Rows about another primary."""
     doubt: str = ""
     """Why nothing is proven, whatever the counts: the inputs do not say which primary rows are about. Else empty."""
+    gaps: tuple[Gap, ...] = ()
+    """Times without a message audit."""
 
     @property
     def quarantined(self) -> int:
@@ -146,14 +163,16 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """A loss is a loss; without one, rows that could not be read leave it unproven, and so does a question about no message at all.
-        Nothing is proven if rows of several primaries may stand for each other.
+        """A loss is a loss; without one, rows that could not be read leave it unproven, and so do messages that may have ended, or been
+        accepted, while there was no audit, and a question about no message at all. Nothing is proven if rows of several primaries may stand
+        for each other.
         """
         if self.doubt:
             return UNPROVEN
         if self.fates["lost"]:
             return LOSS
-        return UNPROVEN if self.quarantined or not self.asked else HOLDS
+        is_hidden = self.fates["unproven"] > 0 or any(gap.hides_sends for gap in self.gaps)
+        return UNPROVEN if self.quarantined or is_hidden or not self.asked else HOLDS
 
     @property
     def asked(self) -> int:

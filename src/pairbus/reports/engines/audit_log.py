@@ -27,7 +27,14 @@ EXPIRED: Final = "expired"
 CANCELLED: Final = "cancelled"
 REMOVED: Final = (CANCELLED, "purged", "forwarded")
 ENTITY_DELETED: Final = "entity-deleted"
-KINDS: Final = (*SENDS, *DELIVERIES, *HELD, DEAD_LETTERED, EXPIRED, *REMOVED, ENTITY_DELETED)
+AUDIT_BEGUN: Final = "audit-begun"
+AUDIT_STOPPED: Final = "audit-stopped"
+AUDIT_RESUMED: Final = "audit-resumed"
+NOTES: Final = (AUDIT_BEGUN, AUDIT_STOPPED, AUDIT_RESUMED)
+"""In these rows an audit log speaks of itself; they name no message and no entity."""
+KINDS: Final = (*SENDS, *DELIVERIES, *HELD, DEAD_LETTERED, EXPIRED, *REMOVED, ENTITY_DELETED, *NOTES)
+DRAINED: Final = "completed"
+"""How a drain takes a message out of the backlog when the primary has accepted it."""
 KIND_DEFAULTS: Final = {
     SENT: "sent",
     RECEIVED: "received",
@@ -41,13 +48,37 @@ REASON_EXPIRED: Final = "TTLExpiredException"
 KEY: Final = ("destination", "message_id", "body")
 DELIVERED_TOPIC: Final = "delivered_topic"
 MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    SENT: ("sent_backlog", "sent_direct"),
-    RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there", "cancelled_there"),
-    BACKLOG: ("parked", "backlog", "aside", "expired", "cancelled"),
+    SENT: ("sent_backlog", "sent_direct", "direct_outside"),
+    RECEIVED: (
+        "stored",
+        "delivered",
+        DELIVERED_TOPIC,
+        "dead_there",
+        "expired_there",
+        "cancelled_there",
+        "stored_outside",
+    ),
+    BACKLOG: (
+        "parked",
+        "backlog",
+        "aside",
+        "expired",
+        "cancelled",
+        "entered",
+        "drained",
+        "backlog_listed",
+        "aside_listed",
+    ),
     DEAD_LETTER: ("parked", "aside_listed", "expired_listed", "dead", "dead_expired"),
     SPOOL: ("spool",),
 }
-"""What the rows of each input can say about a message."""
+"""What the rows of each input can say about a message. ``direct_outside`` and ``stored_outside`` are said only of messages without an id: sends
+and arrivals at the destination that the drain cannot have made, because they were before the first of them was parked or after the last was drained.
+"""
+OUTSIDE: Final = {"direct_outside": "sent_direct", "stored_outside": "stored"}
+"""Which rows they count."""
+LISTED: Final = ("backlog_listed", "aside_listed", "expired_listed", "dead", "dead_expired")
+"""What a listing says. The same place and sequence number is the same message, however often it is listed."""
 MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))
 PLACES: Final = ("set_aside", "dead_lettered", "expired", "cancelled", "in_backlog", "in_spool")
 """The fates of copies that did not arrive. Each takes of the missing copies what those before it left."""
@@ -57,12 +88,18 @@ LEAST: Final = {
     "spool_ms": ("ms", ("spool",)),
     "stored_ms": ("ms", ("stored",)),
     "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
+    "first_cancelled_ms": ("ms", ("cancelled_there",)),
     "stored_sequence": ("sequence_number", ("stored",)),
 }
 """The least of a column over the rows that say one of these."""
-GREATEST: Final = {"last_backlog_ms": ("ms", ("sent_backlog",)), "cancelled_ms": ("ms", ("cancelled_there",))}
+GREATEST: Final = {
+    "last_backlog_ms": ("ms", ("sent_backlog",)),
+    "last_direct_ms": ("ms", ("sent_direct",)),
+    "cancelled_ms": ("ms", ("cancelled_there",)),
+    "drained_ms": ("ms", ("drained",)),
+}
 """The greatest."""
-DELETABLE: Final = ("backlog", "aside")
+DELETABLE: Final = ("backlog", "aside", "backlog_listed", "aside_listed")
 """What is in the backlog, and goes with the queue it is in. The rows of a backlog queue up to its last ``entity-deleted`` say nothing of
 these: what has not left before was destroyed. What arrived, expired or was cancelled before stays so.
 """

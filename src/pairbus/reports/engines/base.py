@@ -57,6 +57,7 @@ class Engine(Protocol):
         with_body: bool,
         with_order: bool,
         primaries: Sequence[str] = (),
+        since: datetime | None = None,
     ) -> ReconciledLedgers: ...
 
 

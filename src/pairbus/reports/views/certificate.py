@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from pairbus.reports.certificate.value import (
@@ -13,6 +14,7 @@ from pairbus.reports.certificate.value import (
     UNPROVEN,
     Bar,
     Certificate,
+    Gap,
     Named,
     SessionOrder,
 )
@@ -40,21 +42,24 @@ FATE_TEXTS: Final = {
     "expired": "expired",
     "cancelled": "cancelled by their senders in the backlog",
     "in_flight": "accepted after the cut-off, not yet there",
+    "unproven": "not proven: there was no audit at some time since",
     "lost": "LOST",
     "absorbed": "accepted again under the same id and body, there once",
     "repeated": "arrived again",
     "unexpected": "arrived and were never accepted",
 }
 NAMED: Final = (
-    "lost", "repeated", "unexpected", "set_aside", "in_backlog", "in_spool", "dead_lettered", "expired", "cancelled", "in_flight"
+    "lost", "unproven", "repeated", "unexpected", "set_aside", "in_backlog", "in_spool", "dead_lettered", "expired", "cancelled", "in_flight"
 )  # fmt: skip
 """The most urgent first."""
-URGENT: Final = ("lost", "repeated", "unexpected")
+URGENT: Final = ("lost", "unproven", "repeated", "unexpected")
 DIRECT: Final = 0
 DETOURED: Final = 4
 _COLOURS: Final = {
-    "arrived": 0, "in_backlog": 5, "in_spool": 4, "set_aside": 7, "dead_lettered": 6, "expired": 3, "cancelled": 2, "in_flight": 2, "lost": 8, "absorbed": 1
+    "arrived": 0, "in_backlog": 5, "in_spool": 4, "set_aside": 7, "dead_lettered": 6, "expired": 3, "cancelled": 2, "in_flight": 2, "unproven": 7, "lost": 8, "absorbed": 1
 }  # fmt: skip
+GAPS_MAX: Final = 3
+"""Times without an audit that the detail names; JSON has all."""
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
 
 
@@ -98,6 +103,13 @@ def sentence(found: Certificate) -> str:
         return "The rows may be about several primaries: nothing is proven."
     if found.quarantined:
         return f"No loss among what could be read, but {many(found.quarantined, 'row')} could not: nothing is proven."
+    if unproven := found.fates["unproven"]:
+        return (
+            f"{unproven:,} of {many(found.accepted, 'accepted message')} may be lost or not: there was no audit at some time since. "
+            "Nothing is proven."
+        )
+    if any(gap.hides_sends for gap in found.gaps):
+        return "No loss among what is recorded, but for some time there was no audit: nothing is proven."
     if found.accepted == 0:
         return "No accepted message is recorded: nothing is proven."
     if found.verdict == UNPROVEN:
@@ -114,6 +126,8 @@ def hint(found: Certificate) -> str:
     """What may be wrong with the question, where one side is empty or nothing of it is on the other; else empty."""
     if found.doubt:
         return found.doubt
+    if found.gaps and found.verdict != HOLDS:
+        return _gaps(found.gaps)
     if not found.accepted:
         return (
             "Does --sent name the namespaces that accepted messages, and have they an audit log of that time?"
@@ -125,6 +139,31 @@ def hint(found: Certificate) -> str:
     if found.altered:
         return "Ids arrived, each with another body: --no-body-hash compares without."
     return "None of them arrived, and nothing that arrived was accepted: are --sent and --received of the same pair?"
+
+
+def _gaps(gaps: Sequence[Gap]) -> str:
+    """When there was no audit, and what to do."""
+    texts = [_gap(gap) for gap in gaps[:GAPS_MAX]]
+    if len(gaps) > GAPS_MAX:
+        texts.append(f"and {len(gaps) - GAPS_MAX} more times")
+    last = max((gap.last for gap in gaps if gap.last is not None), default=None)
+    if any(gap.last is None for gap in gaps):
+        remedy = "Start the broker with --audit; then --since certifies what is accepted from that time on."
+    else:
+        remedy = f"--since {_exact(last)} certifies what was accepted after that."
+    return f"No audit: {'; '.join(texts)}. {remedy}"
+
+
+def _gap(gap: Gap) -> str:
+    name = gap.namespace or "a namespace"
+    if gap.first is None:
+        return f"{name} before {_exact(gap.last)}, when its audit log begins"
+    return f"{name} from {_exact(gap.first)} {'on' if gap.last is None else f'to {_exact(gap.last)}'}"
+
+
+def _exact(time: datetime | None) -> str:
+    """As --since takes it."""
+    return "" if time is None else f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z"
 
 
 def _detail(found: Certificate) -> str:

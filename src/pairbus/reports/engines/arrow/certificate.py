@@ -33,6 +33,8 @@ from pairbus.reports.certificate.value import (
     outages_of,
 )
 from pairbus.reports.engines import audit_log as log
+from pairbus.reports.engines.arrow.fates import fates_of
+from pairbus.reports.engines.arrow.grouping import grouped, listed_once, nothing
 from pairbus.reports.engines.arrow.order import bucket, reordered, session_order
 from pairbus.reports.engines.arrow.primaries import of_one_primary, queue_path, seen_in
 from pairbus.reports.engines.arrow.rows import (
@@ -55,21 +57,21 @@ from pairbus.reports.engines.audit_log import (
     DELETABLE,
     DELIVERED_TOPIC,
     DELIVERIES,
+    DRAINED,
     EXPIRED,
-    GREATEST,
     HELD,
     KEY,
-    LEAST,
     MEASURES,
     MEASURES_OF,
-    PLACES,
+    NOTES,
     RECEIVED,
     ROLES,
     SENDS,
     SENT,
     SPOOL,
 )
-from pairbus.reports.engines.primaries import Seen, choose
+from pairbus.reports.engines.gaps import Note, hidden_by
+from pairbus.reports.engines.primaries import Seen, choose, namespace_key
 from pairbus.reports.inputs import Inputs
 from pairbus.server.clock import utc
 
@@ -168,7 +170,7 @@ def _measures(
         if kind in DELIVERIES:
             return {DELIVERED_TOPIC if is_topic else "delivered": 1}
         return {"stored": 1} if kind == "sent" else {}
-    if kind == log.ENTITY_DELETED:
+    if kind == log.ENTITY_DELETED or kind in NOTES:
         return {}
     if role == SPOOL:
         return {"spool": 1}
@@ -176,16 +178,23 @@ def _measures(
         if is_backlog:
             return {"parked": 1, "expired_listed" if has_lapsed else "aside_listed": 1}
         return {"dead_expired" if has_lapsed else "dead": 1}
-    if not is_backlog:
-        return {}
+    return _backlog_measures(kind, is_dead, has_lapsed) if is_backlog else {}
+
+
+def _backlog_measures(kind: str, is_dead: bool, has_lapsed: bool) -> dict[str, int]:
+    """Of a row about a backlog queue, or its dead-letter queue, in an audit log or a listing."""
     left = -1 if kind in (*DELIVERIES, *log.REMOVED, EXPIRED, DEAD_LETTERED) else 0
     if is_dead:
         if kind in HELD:
-            return {"parked": 1, "aside": 1}
+            return {"parked": 1, "aside_listed": 1}
         return {"aside": left, "cancelled": 1} if kind == CANCELLED else {"aside": left}
-    if kind == "sent" or kind in HELD:
-        return {"parked": 1, "backlog": 1}
+    if kind in HELD:
+        return {"parked": 1, "backlog_listed": 1}
+    if kind == "sent":
+        return {"parked": 1, "backlog": 1, "entered": 1}
     gone = {"backlog": left}
+    if kind == DRAINED:
+        return {**gone, "drained": 1}
     if kind == CANCELLED:
         return {**gone, "cancelled": 1}
     if has_lapsed:
@@ -196,7 +205,7 @@ def _measures(
 class _Reader:
     """Reads the rows of ledgers, and counts those that say nothing."""
 
-    def __init__(self, measures: Sequence[str], with_body: bool) -> None:
+    def __init__(self, measures: Sequence[str], with_body: bool, since_ms: int | None) -> None:
         self.measures = measures
         self.counts: Counter[tuple[str, str]] = Counter()
         self.reasons: Counter[tuple[str, str]] = Counter()
@@ -204,7 +213,9 @@ class _Reader:
         self._deletions: dict[tuple[str | None, str], int] = {}
         """When each backlog queue was last deleted, by namespace and path."""
         self._with_body = with_body
+        self._since_ms = since_ms
         self.seen: set[Seen] = set()
+        self.notes: set[Note] = set()
 
     def read(self, role: str, inputs: Inputs) -> list[pa.Table]:
         found = [self._said(read_parquet(path, _TYPES), role, path) for path in inputs.parquet]
@@ -212,6 +223,11 @@ class _Reader:
         if role == BACKLOG and self._deletions:
             found = [self._without_deleted(part) for part in found]
         return found
+
+    def _note_gaps(self, rows: pa.Table, role: str) -> None:
+        for row in rows.to_pylist():
+            kind, namespace = row["kind"].lower(), namespace_key(row["namespace"])
+            self.notes.add(Note(role, kind, namespace, row["time"], row["detail"] or ""))
 
     def _note_deletions(self, rows: pa.Table) -> None:
         for row in rows.to_pylist():
@@ -250,6 +266,7 @@ class _Reader:
             "place": pa.array([saying.place for saying in sayings], TEXT),
         }
         kind = pc.utf8_lower(rows["kind"])
+        is_note = pc.fill_null(pc.is_in(kind, pa.array(NOTES, TEXT)), False)
         given = pc.coalesce(rows["sha256"], rows["body_sha256"])
         body = pc.if_else(
             pc.fill_null(pc.match_substring_regex(given, _HASH), False), pc.utf8_lower(given), None
@@ -260,11 +277,11 @@ class _Reader:
             (pc.is_valid(by_code["reason"].take(codes)), log.BAD_KIND),
             (pc.is_null(rows["time"]), log.NO_TIME),
             (pc.is_null(rows["message_id"]), log.NO_ID),
-            (pc.equal(destination, ""), log.NO_DESTINATION),
+            (pc.and_(pc.equal(destination, ""), pc.invert(is_note)), log.NO_DESTINATION),
         ]
         if self._with_body:
-            is_deletion = pc.fill_null(pc.equal(kind, log.ENTITY_DELETED), False)
-            conditions.append((pc.and_(pc.invert(is_deletion), pc.is_null(body)), log.NO_HASH))
+            is_bodiless = pc.or_(is_note, pc.fill_null(pc.equal(kind, log.ENTITY_DELETED), False))
+            conditions.append((pc.and_(pc.invert(is_bodiless), pc.is_null(body)), log.NO_HASH))
         reason = first_reason(conditions)
         self._quarantine(rows, reason, role, path)
         says = pa.array(
@@ -272,6 +289,10 @@ class _Reader:
         )
         is_true = pc.is_null(reason)
         is_used = pc.and_(is_true, says.take(codes))
+        if self._since_ms is not None:
+            is_used = pc.and_(is_used, pc.fill_null(pc.greater_equal(rows["time"], self._since_ms), False))
+        columns = ["kind", "namespace", "time", "detail"]
+        self._note_gaps(rows.select(columns).filter(pc.and_(is_true, is_note)), role)
         if role == BACKLOG:
             is_deleted = pc.and_(is_true, pc.fill_null(pc.equal(kind, log.ENTITY_DELETED), False))
             self._note_deletions(rows.select(["namespace", "entity", "time"]).filter(is_deleted))
@@ -332,21 +353,27 @@ def reconcile(
     with_body: bool = True,
     with_order: bool = True,
     primaries: Sequence[str] = (),
+    since: datetime | None = None,
 ) -> Reconciled:
-    """Judge every message. Sends at or after ``until`` that are nowhere yet are in flight, not lost.
+    """Judge every message. Sends at or after ``until`` that are nowhere yet are in flight, not lost. Rows before ``since`` do not count.
 
     Raises:
         UsageError: A file is damaged.
     """
     measures = [name for name in MEASURES if any(name in MEASURES_OF[role] for role in inputs)]
-    reader = _Reader(measures, with_body)
+    since_ms, until_ms = (
+        None if moment is None else int(moment.timestamp() * 1000) for moment in (since, until)
+    )
+    reader = _Reader(measures, with_body, since_ms)
     read = {role: reader.read(role, found) for role, found in inputs.items()}
     choice = choose(reader.seen, primaries)
     parts, left_out = of_one_primary(read, choice)
     for role, count in left_out.items():
         reader.counts[role, "used"] -= count
         reader.counts[role, "other"] += count
-    known = _fates(_grouped(pa.concat_tables(parts) if parts else _nothing(measures), measures), until)
+    hidden = hidden_by(reader.notes, since_ms, until_ms, choice.direct_others)
+    rows = [listed_once(part, measures) for part in parts] or [nothing(measures)]
+    known = fates_of(grouped(pa.concat_tables(rows), measures), until, hidden)
     totals = {name: _sum(known[name]) for name in ("accepted", "found", *FATE_COLUMNS, *THERE)}
     is_accepted = pc.greater(known["accepted"], 0)
     parked = pc.and_(known["is_detoured"], is_accepted)
@@ -380,161 +407,14 @@ def reconcile(
         repeated_parts=sum(len(found.repeated) for found in inputs.values()),
         left_out=left_out.total(),
         doubt=choice.doubt,
+        gaps=hidden.relevant(totals["unproven"]),
     )
     certificate.check()
     return Reconciled(certificate, known, pa.concat_tables([_QUARANTINE.empty_table(), *reader.quarantined]))
 
 
-def _nothing(measures: Sequence[str]) -> pa.Table:
-    texts = [(name, TEXT) for name in (*KEY, "place", "session")]
-    numbers = [(name, LONG) for name in ("ms", "sequence_number")]
-    return pa.schema([*texts, *numbers, *((name, pa.int8()) for name in measures)]).empty_table()
-
-
 def _sum(column: Any) -> int:
     return int(pc.sum(column).as_py() or 0)
-
-
-def _grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """One row for each key, with every measure added up (0 where no input can say it) and the columns of LEAST and GREATEST."""
-    if DELIVERED_TOPIC in measures:
-        rows = _topics_joined(rows, measures)
-    aggregates: list[tuple[str, str]] = [
-        (name, "max" if name == DELIVERED_TOPIC else "sum") for name in measures
-    ]
-    aggregates.append(("session", "max"))
-    for name, (column, said_by) in (*LEAST.items(), *GREATEST.items()):
-        says = pa.scalar(False)
-        for measure in said_by:
-            if measure in measures:
-                says = pc.or_(says, pc.greater(rows[measure], 0))
-        values = pc.if_else(says, rows[column], pa.scalar(None, LONG))
-        rows = rows.append_column(
-            name, values if not isinstance(values, pa.Scalar) else pa.nulls(rows.num_rows, LONG)
-        )
-        aggregates.append((name, "min" if name in LEAST else "max"))
-    found = rows.group_by([*KEY]).aggregate(aggregates)
-    found = found.rename_columns(
-        [name if name in KEY else name.rpartition("_")[0] for name in found.column_names]
-    )
-    for name in MEASURES:
-        column = found[name].cast(LONG) if name in measures else pa.array([0] * found.num_rows, LONG)
-        found = found.drop_columns([name]) if name in measures else found
-        found = found.append_column(name, column)
-    return found
-
-
-def _topics_joined(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """Deliveries by several subscriptions are one arrival at the topic: of each message the subscription with the most counts."""
-    is_topic = pc.greater(rows[DELIVERED_TOPIC], 0)
-    numbers = [*measures, "ms", "sequence_number"]
-    texts = [*KEY, "session"]
-    plain = rows.filter(pc.invert(is_topic)).drop_columns(["place"])
-    topics = rows.filter(is_topic)
-    if not topics.num_rows:
-        return plain
-    how = {"ms": "min", "sequence_number": "min", "session": "max"}
-    topics = topics.group_by([*KEY, "place"]).aggregate(
-        [(name, how.get(name, "sum")) for name in (*numbers, "session")]
-    )
-    topics = topics.rename_columns(
-        [name if name in (*KEY, "place") else name.rpartition("_")[0] for name in topics.column_names]
-    )
-    topics = topics.select([*texts, *numbers])
-    plain = plain.select([*texts, *numbers])
-    schema = pa.schema(
-        [plain.schema.field(name) if name in texts else pa.field(name, LONG) for name in plain.column_names]
-    )
-    return pa.concat_tables([plain.cast(schema), topics.cast(schema)])
-
-
-def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
-    """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
-    was the drain's send, or the send whose answer never came.
-    """
-    zero = pa.scalar(0, LONG)
-    column = {name: grouped[name] for name in grouped.column_names}
-    is_backlog_send = pc.greater(column["sent_backlog"], 0)
-    # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
-    is_again = pc.fill_null(pc.greater(column["last_backlog_ms"], column["cancelled_ms"]), False)
-    cancelled_before = pc.if_else(is_again, column["cancelled_there"], zero)
-    parked = pc.max_element_wise(
-        column["sent_backlog"], pc.if_else(is_again, pc.add(cancelled_before, 1), zero)
-    )
-    accepted = pc.if_else(is_backlog_send, parked, column["sent_direct"])
-    # What is in a spool was confirmed to its sender by the spool, whether a ledger of sends has it or not.
-    accepted = pc.max_element_wise(accepted, column["spool"])
-    handed_out = pc.add(column["delivered"], column[DELIVERED_TOPIC])
-    found = pc.if_else(pc.greater(column["stored"], 0), column["stored"], handed_out)
-    arrived = pc.min_element_wise(accepted, found)
-    missing = pc.subtract(accepted, arrived)
-    accepted_ms = pc.coalesce(column["backlog_ms"], column["direct_ms"], column["spool_ms"])
-    # Each place takes what the places before it left.
-    fates: dict[str, Any] = {}
-    elsewhere = zero
-    places, kept = _places(column, pc.max_element_wise(pc.subtract(found, cancelled_before), zero))
-    for fate in PLACES:
-        left = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
-        fates[fate] = pc.min_element_wise(left, places[fate])
-        elsewhere = pc.add(places[fate], elsewhere)
-    rest = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
-    # The same id and body accepted again and there once is one message, recorded twice.
-    is_absorbed = pc.and_(pc.not_equal(column["message_id"], ""), pc.greater(kept, zero))
-    is_late = pc.is_null(accepted)  # none
-    if until is not None:
-        is_late = pc.fill_null(pc.greater_equal(accepted_ms, int(until.timestamp() * 1000)), False)
-    is_known = pc.greater(accepted, 0)
-    return pa.table(
-        {
-            **{name: column[name] for name in KEY},
-            "accepted": accepted,
-            "found": found,
-            "arrived": arrived,
-            **fates,
-            "in_flight": pc.if_else(pc.and_(pc.invert(is_absorbed), is_late), rest, zero),
-            "lost": pc.if_else(pc.or_(is_absorbed, is_late), zero, rest),
-            "absorbed": pc.if_else(is_absorbed, rest, zero),
-            "repeated": pc.if_else(is_known, pc.subtract(found, arrived), zero),
-            "unexpected": pc.if_else(is_known, zero, found),
-            "completed_there": pc.min_element_wise(arrived, handed_out),
-            "dead_there": pc.min_element_wise(arrived, column["dead_there"]),
-            "expired_there": pc.min_element_wise(arrived, column["expired_there"]),
-            "accepted_ms": accepted_ms,
-            "arrived_ms": pc.coalesce(column["stored_ms"], column["delivered_ms"]),
-            "stored_sequence": column["stored_sequence"],
-            "session": column["session"],
-            "is_detoured": pc.or_(is_backlog_send, pc.greater(column["parked"], 0)),
-        }
-    )
-
-
-def _places(column: Mapping[str, Any], arrived: Any) -> tuple[dict[str, Any], Any]:
-    """How many copies each fate can explain; and how many copies are still there, so that what was accepted beside them may be the same message.
-
-    A copy that expired in the backlog or was cancelled is gone: what was accepted beside it must be somewhere itself.
-    """
-    zero = pa.scalar(0, LONG)
-    # A copy may be in the audit log of the backlog and in the listing of its dead-letter queue, and there without its reason.
-    expired = pc.max_element_wise(column["expired"], column["expired_listed"])
-    listed = pc.subtract(column["aside_listed"], pc.subtract(expired, column["expired_listed"]))
-    aside = pc.max_element_wise(column["aside"], listed, zero)
-    # Of the dead letters of a destination, those that it stored are among the arrived.
-    dead = pc.max_element_wise(pc.subtract(column["dead"], column["stored"]), zero)
-    others = pc.max_element_wise(pc.subtract(column["stored"], column["dead"]), zero)
-    dead_expired = pc.max_element_wise(pc.subtract(column["dead_expired"], others), zero)
-    backlog = pc.max_element_wise(column["backlog"], zero)
-    places = {
-        "set_aside": aside,
-        "dead_lettered": dead,
-        "expired": pc.add(expired, dead_expired),
-        "cancelled": column["cancelled"],
-        "in_backlog": backlog,
-        "in_spool": column["spool"],
-    }
-    kept = arrived
-    for there in (aside, dead, dead_expired, backlog, column["spool"]):
-        kept = pc.add(kept, there)
-    return places, kept
 
 
 def _delays(known: pa.Table) -> Any:

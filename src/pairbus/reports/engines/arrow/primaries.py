@@ -29,14 +29,17 @@ def seen_in(rows: pa.Table, role: str) -> set[Seen]:
 def of_one_primary(
     parts: Mapping[str, Sequence[pa.Table]], choice: Choice
 ) -> tuple[list[pa.Table], Counter[str]]:
-    """All rows but those about other primaries, without their namespace; and how many of each input were left out."""
+    """All rows but those about other primaries, without their namespace, as one table for each input; and how many of each were left out."""
     found = []
     left_out: Counter[str] = Counter()
     for role, tables in parts.items():
+        of_role = []
         for table in tables:
             kept = table.filter(_is_kept(table, role, choice)) if choice.leaves_out else table
             left_out[role] += table.num_rows - kept.num_rows
-            found.append(kept.drop_columns(["namespace"]))
+            of_role.append(kept.drop_columns(["namespace"]))
+        if of_role:
+            found.append(pa.concat_tables(of_role))
     return found, left_out
 
 

@@ -53,5 +53,10 @@ class SparkEngine:
         with_body: bool,
         with_order: bool,
         primaries: Sequence[str] = (),
+        since: datetime | None = None,
     ) -> Reconciled:
-        return reconcile(read_ledgers(self.spark, inputs, with_body, primaries), until, with_order)
+        since_ms, until_ms = (
+            None if moment is None else int(moment.timestamp() * 1000) for moment in (since, until)
+        )
+        ledgers = read_ledgers(self.spark, inputs, with_body, primaries, since_ms, until_ms)
+        return reconcile(ledgers, until, with_order)

@@ -37,11 +37,13 @@ from pairbus.reports.engines.audit_log import (
     LEAST,
     MEASURES,
     MEASURES_OF,
+    OUTSIDE,
     PLACES,
     RECEIVED,
     ROLES,
     SENT,
 )
+from pairbus.reports.engines.spark.copies import listed_once
 from pairbus.reports.engines.spark.files import write_parquet
 from pairbus.reports.engines.spark.ledgers import LEFT_OUT, Ledgers
 from pairbus.reports.engines.spark.order import MINUTE_MS, bucket, reordered, session_order
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, Row
+
+    from pairbus.reports.engines.gaps import Hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class Reconciled:
 
 def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool = True) -> Reconciled:
     """Judge every message. Sends at or after ``until`` that are nowhere yet are in flight, not lost."""
-    kept = _kept(_fates(_grouped(ledgers), until)).persist(StorageLevel.MEMORY_AND_DISK)
+    kept = _kept(_fates(_grouped(ledgers), until, ledgers.hidden)).persist(StorageLevel.MEMORY_AND_DISK)
     known = _restored(kept)
     summary = _summary(known).persist(StorageLevel.MEMORY_AND_DISK)
     sums = summary.groupBy("status", "role", "bucket", "is_detoured").agg(*_sums()).collect()
@@ -114,6 +118,7 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
         repeated_parts=sum(len(found.repeated) for found in ledgers.inputs.values()),
         left_out=sum(int(row["unkeyed_rows"]) for row in sums if row["status"] == LEFT_OUT),
         doubt=ledgers.choice.doubt,
+        gaps=ledgers.hidden.relevant(totals["unproven"]),
     )
     summary.unpersist()
     certificate.check()
@@ -122,9 +127,9 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
 
 def _topics_joined(ledgers: Ledgers) -> DataFrame:
     """Deliveries by several subscriptions are one arrival at the topic: of each message the subscription with the most counts."""
-    rows = ledgers.rows
+    rows = listed_once(ledgers.rows, ledgers.measures)
     if not ledgers.has_topics:
-        return rows.withColumn("row_count", f.lit(1).cast("long"))
+        return rows
     per_place = (
         rows.where(f"{DELIVERED_TOPIC} > 0")
         .groupBy(*KEY, "role", "status", "place")
@@ -132,12 +137,11 @@ def _topics_joined(ledgers: Ledgers) -> DataFrame:
             f.min("ms").alias("ms"),
             f.min("sequence_number").alias("sequence_number"),
             f.max("session").alias("session"),
-            f.count(f.lit(1)).alias("row_count"),
+            f.sum("row_count").alias("row_count"),
             *[f.sum(name).alias(name) for name in ledgers.measures],
         )
     )
-    others = rows.where(f"{DELIVERED_TOPIC} = 0").withColumn("row_count", f.lit(1).cast("long"))
-    return others.unionByName(per_place)
+    return rows.where(f"{DELIVERED_TOPIC} = 0").unionByName(per_place)
 
 
 _ROWS: Final = {role: f"rows_{role.replace('-', '_')}" for role in ROLES}
@@ -165,7 +169,8 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
             rest.append(f"0L AS {name}")
         elif role == SENT or (role == RECEIVED and not ledgers.has_topics):
             # Each of these rows says one thing.
-            rest.append(" + ".join(one for one in MEASURES_OF[role] if one in measured) + f" AS {name}")
+            said = [one for one in MEASURES_OF[role] if one in measured and one not in OUTSIDE]
+            rest.append(" + ".join(said) + f" AS {name}")
         else:
             aggregates.append(
                 f"sum(CASE WHEN role = '{role}' AND status IS NULL THEN row_count ELSE 0L END) AS {name}"
@@ -186,34 +191,60 @@ _PLACES: Final = {
 """How many copies each of PLACES can explain."""
 
 
-def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
+_DRAINED: Final = "(drained + greatest(sent_backlog - entered, 0L))"
+"""What left the backlog for the destination. Of copies that its audit log does not know, each may have."""
+_OF_CANCELLED: Final = f"""CASE WHEN cancelled_there > 0 THEN greatest(
+    cancelled_before + 1 - sent_backlog,
+    least(cancelled_before, found - {_DRAINED}),
+    CASE WHEN cancelled_ms < backlog_ms THEN cancelled_there ELSE 0L END,
+    CASE WHEN first_cancelled_ms < backlog_ms THEN 1L ELSE 0L END
+) ELSE 0L END"""
+_OF_GONE: Final = f"""CASE WHEN cancelled + greatest(expired, expired_listed) > 0 THEN
+    CASE WHEN coalesce(last_direct_ms < backlog_ms, false) OR coalesce(direct_ms > drained_ms, false) THEN sent_direct
+    ELSE sent_direct - {_DRAINED} END
+ELSE 0L END"""
+"""Copies that ended in the backlog were not drained: further sends were made by senders."""
+_OF_NAMELESS: Final = f"""CASE WHEN message_id = '' THEN
+    greatest(direct_outside + greatest(sent_direct - direct_outside - {_DRAINED}, 0L), stored_outside)
+ELSE 0L END"""
+"""Without an id, what was sent directly is another message."""
+_BESIDE_PARKED: Final = f"greatest({_OF_CANCELLED}, {_OF_GONE}, {_OF_NAMELESS}, 0L)"
+"""How many copies of a parked message its destination accepted itself, at least: neither from the drain nor in a send whose answer never came."""
+
+
+def _fates(grouped: DataFrame, until: datetime | None, hidden: Hidden) -> DataFrame:
     """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
     was the drain's send, or the send whose answer never came.
     """
     late = "false" if until is None else f"accepted_ms >= {int(until.timestamp() * 1000)}L"
     # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
     before_it = "CASE WHEN last_backlog_ms > cancelled_ms THEN cancelled_there ELSE 0L END"
-    parked = "CASE WHEN cancelled_before > 0 THEN greatest(sent_backlog, cancelled_before + 1) ELSE sent_backlog END"
-    counted = grouped.selectExpr("*", f"{before_it} AS cancelled_before").selectExpr(
+    found = f"CASE WHEN stored > 0 THEN stored ELSE delivered + {DELIVERED_TOPIC} END AS found"
+    # Without an audit a copy may have left the backlog: then only a listing tells that it is there.
+    accepted_ms = "coalesce(backlog_ms, direct_ms, spool_ms) AS accepted_ms"
+    seen = f"coalesce(accepted_ms >= {hidden.waiting_before_ms}L, true)"
+    listed = "aside_listed - greatest(expired - expired_listed, 0L)"
+    judged = grouped.selectExpr("*", f"{before_it} AS cancelled_before", found, accepted_ms)
+    counted = judged.selectExpr(
         "status",
         "role",
         "unkeyed_rows",
         *KEY,
         "sent_backlog > 0 OR parked > 0 AS is_detoured",
         # What is in a spool was confirmed to its sender by the spool, whether a ledger of sends has it or not.
-        f"greatest(CASE WHEN sent_backlog > 0 THEN {parked} ELSE sent_direct END, spool) AS accepted",
+        f"greatest(CASE WHEN sent_backlog > 0 THEN sent_backlog + {_BESIDE_PARKED} ELSE sent_direct END, spool) AS accepted",
         "cancelled_before",
-        f"CASE WHEN stored > 0 THEN stored ELSE delivered + {DELIVERED_TOPIC} END AS found",
+        "found",
         f"delivered + {DELIVERED_TOPIC} AS handed_out",
-        "coalesce(backlog_ms, direct_ms, spool_ms) AS accepted_ms",
+        "accepted_ms",
         "coalesce(stored_ms, delivered_ms) AS arrived_ms",
         "stored_sequence",
         "session",
-        "greatest(backlog, 0L) AS backlog",
+        f"greatest(CASE WHEN {seen} THEN backlog ELSE 0L END, backlog_listed, 0L) AS backlog",
         "cancelled",
         "spool",
-        # A copy may be in the audit log of the backlog and in the listing of its dead-letter queue, and there without its reason.
-        "greatest(aside, aside_listed - greatest(expired - expired_listed, 0L), 0L) AS aside",
+        # A copy may be in the audit log of the backlog and in a listing, and in that of the dead-letter queue without its reason.
+        f"greatest(CASE WHEN {seen} THEN aside ELSE 0L END, {listed}, 0L) AS aside",
         "greatest(expired, expired_listed) AS expired",
         # Of the dead letters of a destination, those that it stored are among the arrived.
         "greatest(dead - stored, 0L) AS dead",
@@ -235,6 +266,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
     # The same id and body accepted again and there once is one message, recorded twice.
     # A copy that expired in the backlog or was cancelled is gone: what was accepted beside it must be somewhere itself.
     absorbed = "(message_id <> '' AND greatest(found - cancelled_before, 0L) + aside + dead + dead_expired + backlog + spool > 0)"
+    is_hidden = f"coalesce(accepted_ms < {hidden.nowhere_before_ms}L, false)"
     return placed.selectExpr("*", *shares).selectExpr(
         "status",
         "role",
@@ -245,7 +277,8 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "arrived",
         *[f"fate_{fate} AS {fate}" for fate in PLACES],
         f"CASE WHEN {absorbed} OR NOT {late} THEN 0L ELSE {rest} END AS in_flight",
-        f"CASE WHEN {absorbed} OR {late} THEN 0L ELSE {rest} END AS lost",
+        f"CASE WHEN {absorbed} OR {late} OR NOT {is_hidden} THEN 0L ELSE {rest} END AS unproven",
+        f"CASE WHEN {absorbed} OR {late} OR {is_hidden} THEN 0L ELSE {rest} END AS lost",
         f"CASE WHEN {absorbed} THEN {rest} ELSE 0L END AS absorbed",
         "CASE WHEN accepted > 0 THEN found - arrived ELSE 0L END AS repeated",
         "CASE WHEN accepted > 0 THEN 0L ELSE found END AS unexpected",

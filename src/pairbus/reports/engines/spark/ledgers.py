@@ -21,6 +21,7 @@ from pairbus.reports.engines.audit_log import (
     DELETABLE,
     DELIVERED_TOPIC,
     DELIVERIES,
+    DRAINED,
     ENTITY_DELETED,
     EXPIRED,
     HELD,
@@ -29,18 +30,29 @@ from pairbus.reports.engines.audit_log import (
     KINDS,
     MEASURES,
     MEASURES_OF,
+    NOTES,
+    OUTSIDE,
     RECEIVED,
     REMOVED,
     SENDS,
     SENT,
     SPOOL,
 )
-from pairbus.reports.engines.primaries import DIRECT_ROLES, PARKED_ROLES, Choice, Seen, choose
+from pairbus.reports.engines.gaps import Hidden, Note, hidden_by
+from pairbus.reports.engines.primaries import (
+    DIRECT_ROLES,
+    PARKED_ROLES,
+    Choice,
+    Seen,
+    choose,
+    namespace_key,
+)
+from pairbus.reports.engines.spark.copies import outside_counted
 from pairbus.reports.engines.spark.files import JSON_OPTIONS, source_column, time_column
 from pairbus.reports.inputs import Inputs, spark_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 LEFT_OUT: Final = "left out"
 """The status of rows about another primary."""
@@ -60,10 +72,16 @@ class Ledgers:
     choice: Choice
     has_topics: bool
     """Some deliveries were made by subscriptions."""
+    hidden: Hidden
 
 
 def read_ledgers(
-    spark: SparkSession, inputs: Mapping[str, Inputs], with_body: bool, primaries: Sequence[str] = ()
+    spark: SparkSession,
+    inputs: Mapping[str, Inputs],
+    with_body: bool,
+    primaries: Sequence[str] = (),
+    since_ms: int | None = None,
+    until_ms: int | None = None,
 ) -> Ledgers:
     """The rows of the files of every role; those about other primaries have the status ``left out``."""
     parts = [
@@ -76,14 +94,20 @@ def read_ledgers(
     measures = tuple(
         name
         for name in MEASURES
-        if any(name in MEASURES_OF[role] for role in inputs) and (has_topics or name != DELIVERED_TOPIC)
+        if any(name in MEASURES_OF[role] for role in inputs)
+        and (has_topics or name != DELIVERED_TOPIC)
+        and name not in OUTSIDE
     )
-    choice = choose(_seen(raw), primaries)
+    seen = _seen(raw)
+    choice = choose(seen, primaries)
     judged = _judged(raw, with_body)
-    deletions = _deletions(spark, _files(spark, inputs[BACKLOG]), with_body) if BACKLOG in inputs else None
+    marks = _marks(raw, with_body)
     quarantined = judged.where(f.col("reason").isNotNull()).select("role", "source", "reason", "raw")
-    rows = _said(judged, with_body, measures, deletions, choice)
-    return Ledgers(inputs, rows, measures, quarantined, choice, has_topics)
+    rows = _said(judged, with_body, measures, _deletions(spark, marks), choice, since_ms)
+    if any(one.role == SENT and one.primary for one in seen):
+        rows, measures = outside_counted(rows, measures)
+    hidden = hidden_by(_notes(marks), since_ms, until_ms, choice.direct_others)
+    return Ledgers(inputs, rows, measures, quarantined, choice, has_topics, hidden)
 
 
 _NAMESPACE: Final = "lower(substring_index(trim(coalesce(namespace, '')), '.', 1))"
@@ -127,27 +151,45 @@ def _has_topics(files: Sequence[DataFrame]) -> bool:
     )
 
 
-def _deletions(spark: SparkSession, files: Sequence[DataFrame], with_body: bool) -> DataFrame | None:
-    """When each backlog queue was last deleted: ``of_namespace``, ``queue``, ``deleted_ms``. None if none was, which is nearly always so."""
+def _marks(raw: DataFrame, with_body: bool) -> list[Row]:
+    """Rows that are not about one message: the last deletion of each backlog queue, and what audit logs say of themselves. There are few."""
     # The plain ``-`` lets Parquet pass over rows whose dictionary of kinds has none.
-    parts = [
-        part.where(f.contains("kind", f.lit("-")) & (f.lower("kind") == ENTITY_DELETED)).withColumn(
-            "role", f.lit(BACKLOG)
+    marks = raw.where(f.contains("kind", f.lit("-")) & f.lower("kind").isin(ENTITY_DELETED, *NOTES))
+    is_deletion = f"kind = '{ENTITY_DELETED}'"
+    wanted = f"reason IS NULL AND (NOT {is_deletion} OR (role = '{BACKLOG}' AND is_backlog))"
+    return (
+        _judged(marks, with_body)
+        .where(wanted)
+        .selectExpr(
+            "role",
+            "kind",
+            "namespace",
+            f"CASE WHEN {is_deletion} THEN {_QUEUE} END AS queue",
+            f"CASE WHEN NOT {is_deletion} THEN coalesce(detail, '') END AS detail",
+            f"CASE WHEN NOT {is_deletion} THEN unix_millis(time) END AS at",
+            "unix_millis(time) AS ms",
         )
-        for part in files
-    ]
-    judged = _judged(reduce(lambda one, other: one.unionByName(other), parts), with_body)
-    found = (
-        judged.where("reason IS NULL AND is_backlog")
-        .selectExpr("namespace AS of_namespace", f"{_QUEUE} AS queue", "unix_millis(time) AS ms")
-        .groupBy("of_namespace", "queue")
-        .agg(f.max("ms").alias("deleted_ms"))
+        .groupBy("role", "kind", "namespace", "queue", "detail", "at")
+        .agg(f.max("ms").alias("ms"))
         .collect()
     )
+
+
+def _deletions(spark: SparkSession, marks: Sequence[Row]) -> DataFrame | None:
+    """When each backlog queue was last deleted: ``of_namespace``, ``queue``, ``deleted_ms``. None if none was, which is nearly always so."""
+    found = [(row["namespace"], row["queue"], row["ms"]) for row in marks if row["kind"] == ENTITY_DELETED]
     if not found:
         return None
     schema = "of_namespace string, queue string, deleted_ms long"
-    return f.broadcast(spark.createDataFrame([tuple(one) for one in found], schema))
+    return f.broadcast(spark.createDataFrame(found, schema))
+
+
+def _notes(marks: Sequence[Row]) -> list[Note]:
+    return [
+        Note(row["role"], row["kind"], namespace_key(row["namespace"]), row["ms"], row["detail"])
+        for row in marks
+        if row["kind"] in NOTES
+    ]
 
 
 def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
@@ -227,10 +269,10 @@ def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
         (f"kind NOT IN ({_quoted(KINDS)})", log.BAD_KIND),
         ("time IS NULL", log.NO_TIME),
         ("message_id IS NULL", log.NO_ID),
-        ("destination = ''", log.NO_DESTINATION),
+        (f"destination = '' AND kind NOT IN ({_quoted(NOTES)})", log.NO_DESTINATION),
     ]
     if with_body:
-        bad = f"kind <> '{ENTITY_DELETED}' AND hash IS NULL"
+        bad = f"kind NOT IN ({_quoted((ENTITY_DELETED, *NOTES))}) AND hash IS NULL"
         reasons.append((bad, log.NO_HASH))
     cases = " ".join(f"WHEN {condition} THEN '{text}'" for condition, text in reasons)
     return marked.withColumn("reason", f.expr(f"CASE {cases} END"))
@@ -251,7 +293,8 @@ _QUEUE: Final = rf"regexp_replace(place, r'({re.escape(log.TRANSFER_DEAD_PATH)})
 _THERE: Final = f"role = '{RECEIVED}' AND NOT is_backlog"
 _QUEUED: Final = f"role = '{BACKLOG}' AND is_backlog AND NOT is_dead"
 _ASIDE: Final = f"role = '{BACKLOG}' AND is_backlog AND is_dead"
-_LISTED: Final = f"role = '{DEAD_LETTER}' AND kind <> '{ENTITY_DELETED}'"
+_NO_MESSAGE: Final = f"kind IN ({_quoted((ENTITY_DELETED, *NOTES))})"
+_LISTED: Final = f"role = '{DEAD_LETTER}' AND NOT {_NO_MESSAGE}"
 _UP: Final = {
     "sent_backlog": f"role = '{SENT}' AND {_SENDS} AND is_backlog",
     "sent_direct": f"role = '{SENT}' AND {_SENDS} AND NOT is_backlog",
@@ -262,23 +305,31 @@ _UP: Final = {
     "expired_there": f"{_THERE} AND {_LAPSED}",
     "cancelled_there": f"{_THERE} AND kind = '{CANCELLED}' AND NOT is_dead",
     "parked": f"{_QUEUED} AND (kind = 'sent' OR {_HELD}) OR {_ASIDE} AND {_HELD} OR {_LISTED} AND is_backlog",
-    "backlog": f"{_QUEUED} AND (kind = 'sent' OR {_HELD})",
-    "aside": f"({_QUEUED} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}) OR ({_ASIDE} AND {_HELD})",
-    "aside_listed": f"{_LISTED} AND is_backlog AND NOT {_LAPSED}",
+    "backlog": f"{_QUEUED} AND kind = 'sent'",
+    "entered": f"{_QUEUED} AND kind = 'sent'",
+    "drained": f"{_QUEUED} AND kind = '{DRAINED}'",
+    "backlog_listed": f"{_QUEUED} AND {_HELD}",
+    "aside": f"{_QUEUED} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}",
+    "aside_listed": f"({_LISTED} AND is_backlog AND NOT {_LAPSED}) OR ({_ASIDE} AND {_HELD})",
     "dead": f"{_LISTED} AND NOT is_backlog AND NOT {_LAPSED}",
     "expired": f"{_QUEUED} AND {_LAPSED}",
     "dead_expired": f"{_LISTED} AND NOT is_backlog AND {_LAPSED}",
     "expired_listed": f"{_LISTED} AND is_backlog AND {_LAPSED}",
     "cancelled": f"({_QUEUED} OR {_ASIDE}) AND kind = '{CANCELLED}'",
-    "spool": f"role = '{SPOOL}' AND kind <> '{ENTITY_DELETED}'",
+    "spool": f"role = '{SPOOL}' AND NOT {_NO_MESSAGE}",
 }
-"""What a row says of its message, once."""
+"""What a row says of its message, once. Those of OUTSIDE are counted later."""
 _DOWN: Final = {"backlog": f"{_QUEUED} AND {_LEFT}", "aside": f"{_ASIDE} AND {_LEFT}"}
 """What it takes back: places in the backlog are counted up and down, so that a whole audit tells what is left there."""
 
 
 def _said(
-    judged: DataFrame, with_body: bool, names: Sequence[str], deletions: DataFrame | None, choice: Choice
+    judged: DataFrame,
+    with_body: bool,
+    names: Sequence[str],
+    deletions: DataFrame | None,
+    choice: Choice,
+    since_ms: int | None,
 ) -> DataFrame:
     measures = []
     for name in names:
@@ -302,6 +353,8 @@ def _said(
         *measures,
     )
     says = " OR ".join(f"{name} <> 0" for name in names)
+    if since_ms is not None:
+        says = f"({says}) AND ms >= {since_ms}L"
     status = f"CASE WHEN is_quarantined THEN 'quarantined' WHEN NOT ({says}) THEN 'other' WHEN is_other THEN '{LEFT_OUT}' END AS status"
     # Rows that say nothing have no key: they meet in one group for each status and are only counted.
     keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in (*KEY, "session")]
@@ -319,7 +372,7 @@ def _said(
             f"CASE WHEN ms <= deleted_ms THEN 0 ELSE {name} END AS {name}" if name in DELETABLE else name
             for name in names
         ]
-    if choice.leaves_out:
+    if choice.leaves_out or since_ms is not None:
         marked = marked.withColumns(
             {name: f.expr(f"CASE WHEN status IS NULL THEN {name} ELSE 0 END") for name in names}
         )

@@ -1,0 +1,144 @@
+"""What became of every accepted send, from the one row of each message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import compute as pc
+
+from pairbus.reports.engines.arrow.rows import LONG
+from pairbus.reports.engines.audit_log import DELIVERED_TOPIC, KEY, PLACES
+from pairbus.reports.engines.gaps import Hidden
+
+ZERO: Final = pa.scalar(0, LONG)
+
+
+def fates_of(grouped: pa.Table, until: datetime | None, hidden: Hidden) -> pa.Table:
+    """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
+    was the drain's send, or the send whose answer never came.
+    """
+    column = {name: grouped[name] for name in grouped.column_names}
+    is_backlog_send = pc.greater(column["sent_backlog"], 0)
+    handed_out = pc.add(column["delivered"], column[DELIVERED_TOPIC])
+    found = pc.if_else(pc.greater(column["stored"], 0), column["stored"], handed_out)
+    # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
+    is_again = pc.fill_null(pc.greater(column["last_backlog_ms"], column["cancelled_ms"]), False)
+    cancelled_before = pc.if_else(is_again, column["cancelled_there"], ZERO)
+    parked = pc.add(column["sent_backlog"], _beside_parked(column, found, cancelled_before))
+    accepted = pc.if_else(is_backlog_send, parked, column["sent_direct"])
+    # What is in a spool was confirmed to its sender by the spool, whether a ledger of sends has it or not.
+    accepted = pc.max_element_wise(accepted, column["spool"])
+    arrived = pc.min_element_wise(accepted, found)
+    missing = pc.subtract(accepted, arrived)
+    accepted_ms = pc.coalesce(column["backlog_ms"], column["direct_ms"], column["spool_ms"])
+    # Each place takes what the places before it left.
+    fates: dict[str, Any] = {}
+    elsewhere = ZERO
+    is_waiting_hidden = pc.fill_null(pc.less(accepted_ms, hidden.waiting_before_ms), False)
+    places, kept = _places(
+        column, pc.max_element_wise(pc.subtract(found, cancelled_before), ZERO), is_waiting_hidden
+    )
+    for fate in PLACES:
+        left = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
+        fates[fate] = pc.min_element_wise(left, places[fate])
+        elsewhere = pc.add(places[fate], elsewhere)
+    rest = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
+    # The same id and body accepted again and there once is one message, recorded twice.
+    is_absorbed = pc.and_(pc.not_equal(column["message_id"], ""), pc.greater(kept, ZERO))
+    is_late = pc.is_null(accepted)  # none
+    if until is not None:
+        is_late = pc.fill_null(pc.greater_equal(accepted_ms, int(until.timestamp() * 1000)), False)
+    is_hidden = pc.fill_null(pc.less(accepted_ms, hidden.nowhere_before_ms), False)
+    nowhere = pc.if_else(is_absorbed, ZERO, rest)
+    lost = pc.if_else(is_late, ZERO, nowhere)
+    is_known = pc.greater(accepted, 0)
+    return pa.table(
+        {
+            **{name: column[name] for name in KEY},
+            "accepted": accepted,
+            "found": found,
+            "arrived": arrived,
+            **fates,
+            "in_flight": pc.if_else(is_late, nowhere, ZERO),
+            "unproven": pc.if_else(is_hidden, lost, ZERO),
+            "lost": pc.if_else(is_hidden, ZERO, lost),
+            "absorbed": pc.if_else(is_absorbed, rest, ZERO),
+            "repeated": pc.if_else(is_known, pc.subtract(found, arrived), ZERO),
+            "unexpected": pc.if_else(is_known, ZERO, found),
+            "completed_there": pc.min_element_wise(arrived, handed_out),
+            "dead_there": pc.min_element_wise(arrived, column["dead_there"]),
+            "expired_there": pc.min_element_wise(arrived, column["expired_there"]),
+            "accepted_ms": accepted_ms,
+            "arrived_ms": pc.coalesce(column["stored_ms"], column["delivered_ms"]),
+            "stored_sequence": column["stored_sequence"],
+            "session": column["session"],
+            "is_detoured": pc.or_(is_backlog_send, pc.greater(column["parked"], 0)),
+        }
+    )
+
+
+def _beside_parked(column: Mapping[str, Any], found: Any, cancelled_before: Any) -> Any:
+    """How many copies of a parked message its destination accepted itself, at least: neither from the drain nor in a send whose answer never came."""
+
+    def where(condition: Any, value: Any) -> Any:
+        return pc.if_else(pc.fill_null(condition, False), value, ZERO)
+
+    def more_than(one: Any, other: Any) -> Any:
+        return pc.max_element_wise(pc.subtract(one, other), ZERO)
+
+    parked, direct, cancelled = column["sent_backlog"], column["sent_direct"], column["cancelled_there"]
+    # What left the backlog for the destination. Of copies that its audit log does not know, each may have.
+    drained = pc.add(column["drained"], more_than(parked, column["entered"]))
+    was_cancelled = [
+        more_than(pc.add(cancelled_before, 1), parked),
+        pc.min_element_wise(cancelled_before, more_than(found, drained)),
+        where(pc.less(column["cancelled_ms"], column["backlog_ms"]), cancelled),
+        where(pc.less(column["first_cancelled_ms"], column["backlog_ms"]), pa.scalar(1, LONG)),
+    ]
+    of_cancelled = pc.if_else(pc.greater(cancelled, 0), pc.max_element_wise(*was_cancelled), ZERO)
+    # Copies that ended in the backlog were not drained: further sends were made by senders.
+    gone = pc.add(column["cancelled"], pc.max_element_wise(column["expired"], column["expired_listed"]))
+    is_apart = pc.or_(
+        pc.fill_null(pc.less(column["last_direct_ms"], column["backlog_ms"]), False),
+        pc.fill_null(pc.greater(column["direct_ms"], column["drained_ms"]), False),
+    )
+    of_gone = where(pc.greater(gone, 0), pc.if_else(is_apart, direct, more_than(direct, drained)))
+    # Without an id, what was sent directly is another message.
+    outside = column["direct_outside"]
+    inside = more_than(pc.subtract(direct, outside), drained)
+    nameless = pc.max_element_wise(pc.add(outside, inside), column["stored_outside"])
+    of_nameless = where(pc.equal(column["message_id"], ""), nameless)
+    return pc.max_element_wise(of_cancelled, of_gone, of_nameless)
+
+
+def _places(column: Mapping[str, Any], arrived: Any, is_waiting_hidden: Any) -> tuple[dict[str, Any], Any]:
+    """How many copies each fate can explain; and how many copies are still there, so that what was accepted beside them may be the same message.
+
+    A copy that expired in the backlog or was cancelled is gone: what was accepted beside it must be somewhere itself. If a copy may have left the
+    backlog while there was no audit, only a listing tells that it is there.
+    """
+    # A copy may be in the audit log of the backlog and in a listing, and in that of the dead-letter queue without its reason.
+    expired = pc.max_element_wise(column["expired"], column["expired_listed"])
+    listed = pc.subtract(column["aside_listed"], pc.subtract(expired, column["expired_listed"]))
+    aside = pc.max_element_wise(pc.if_else(is_waiting_hidden, ZERO, column["aside"]), listed, ZERO)
+    # Of the dead letters of a destination, those that it stored are among the arrived.
+    dead = pc.max_element_wise(pc.subtract(column["dead"], column["stored"]), ZERO)
+    others = pc.max_element_wise(pc.subtract(column["stored"], column["dead"]), ZERO)
+    dead_expired = pc.max_element_wise(pc.subtract(column["dead_expired"], others), ZERO)
+    waiting = pc.if_else(is_waiting_hidden, ZERO, column["backlog"])
+    backlog = pc.max_element_wise(waiting, column["backlog_listed"], ZERO)
+    places = {
+        "set_aside": aside,
+        "dead_lettered": dead,
+        "expired": pc.add(expired, dead_expired),
+        "cancelled": column["cancelled"],
+        "in_backlog": backlog,
+        "in_spool": column["spool"],
+    }
+    kept = arrived
+    for there in (aside, dead, dead_expired, backlog, column["spool"]):
+        kept = pc.add(kept, there)
+    return places, kept
