@@ -89,6 +89,8 @@ class Namespace:
         """When each entity with AutoDeleteOnIdle may have been idle for long enough, by its id."""
         self.audited_batch = 0
         """The number of the last batch with rows in the message audit; 0: none."""
+        self.audit_stopped_at = 0
+        """Since when the namespace is served without a message audit, although it had one; 0: it is audited, or never was."""
 
     # -- finding -------------------------------------------------------------------------------
 
@@ -221,16 +223,23 @@ class Namespace:
         if len({rule.name for rule in rules}) != len(rules):
             raise InvalidEntity("Two authorization rules have the same name: names must differ.")
         names = self.declared_rules if declared is None else declared
-        self._record(self._namespace_record(rules, names, self.created_at or now))
+        self._record(self._namespace_record(rules, names, self.created_at or now, self.audit_stopped_at))
+
+    def set_audit_stopped(self, at: int, now: int) -> None:
+        """Note since when there is no message audit; 0: from now on there is one."""
+        created_at = self.created_at or now
+        self._record(self._namespace_record(self.access_rules, self.declared_rules, created_at, at))
 
     def _namespace_record(
-        self, rules: tuple[AccessRule, ...], declared: tuple[str, ...], created_at: int
+        self, rules: tuple[AccessRule, ...], declared: tuple[str, ...], created_at: int, audit_stopped_at: int
     ) -> NamespacePut:
         settings = {
             "created_at": created_at,
             "access_rules": [rule.to_dict() for rule in rules],
             "declared_rules": list(declared),
         }
+        if audit_stopped_at:
+            settings["audit_stopped_at"] = audit_stopped_at
         return NamespacePut(self._next_entity_id, json.dumps(settings, separators=(",", ":")))
 
     # -- messages ------------------------------------------------------------------------------
@@ -432,6 +441,7 @@ class Namespace:
         self.version += 1
         self._next_entity_id = max(self._next_entity_id, record.next_entity_id)
         self.created_at = json.loads(record.settings)["created_at"]
+        self.audit_stopped_at = _audit_stopped_at(record)
         self.access_rules, self.declared_rules = _access_rules_of(record)
 
     # -- compaction ----------------------------------------------------------------------------
@@ -448,10 +458,13 @@ class Namespace:
                 settings = entity.settings.to_json()
                 self.context.log.append(EntityPut(entity.entity_id, entity.kind, entity.path, settings))
         elif isinstance(record, NamespacePut):
-            if _access_rules_of(record) == (self.access_rules, self.declared_rules):
+            is_present = _access_rules_of(record) == (self.access_rules, self.declared_rules)
+            if is_present and _audit_stopped_at(record) == self.audit_stopped_at:
                 # It carries the next entity id as it is now, so ids of deleted entities never come back.
                 self.context.log.append(
-                    self._namespace_record(self.access_rules, self.declared_rules, self.created_at)
+                    self._namespace_record(
+                        self.access_rules, self.declared_rules, self.created_at, self.audit_stopped_at
+                    )
                 )
         elif isinstance(record, SessionStateSet):
             self._restate_session(record)
@@ -518,6 +531,11 @@ def _used_at(entity: Entity) -> int:
     for subscription in entity.subscriptions.values():
         used_at = max(used_at, subscription.numbers.accessed_at, subscription.settings.updated_at)
     return used_at
+
+
+def _audit_stopped_at(record: NamespacePut) -> int:
+    """Since when there is no message audit; earlier versions did not note it."""
+    return int(json.loads(record.settings).get("audit_stopped_at", 0))
 
 
 def _access_rules_of(record: NamespacePut) -> tuple[tuple[AccessRule, ...], tuple[str, ...]]:

@@ -20,6 +20,7 @@ from pairbus.server.clock import BrokerClock, utc
 from pairbus.server.config.forwarding import forwarding_loops
 from pairbus.server.config.options import MEMORY
 from pairbus.server.logs.audit import AuditLog
+from pairbus.server.logs.audit_pauses import note_audit, note_no_audit
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.usage import UsageWriter
 from pairbus.server.ready import READY_FILE
@@ -124,13 +125,15 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
                 retention_days=options.audit_days,
             )
             kept = AuditedStore(store, audit_rows, messages, audited)
-        elif options.store != MEMORY:
-            _warn_of_audit_off(options.data / MESSAGE_AUDIT_DIRECTORY)
         broker.serve(audit_rows, kept)
         broker.namespace.context.read_ahead = kept.read_ahead
         if options.cluster is not None and options.cluster.store_bytes_max is not None:
             broker.namespace.context.room_limit = partial(_room_limit, kept, options.cluster.store_bytes_max)
         root_key = declare_access_rules(broker.namespace, options.declarations, now)
+        if audit_rows is not None:
+            note_audit(broker.namespace, audit_rows, now)
+        elif options.store != MEMORY:
+            note_no_audit(broker.namespace, store, options.data / MESSAGE_AUDIT_DIRECTORY, boot_id, now)
         is_declared = declare_entities(broker.namespace, options.declarations, now)
     except BaseException:
         if audit is not None:
@@ -209,17 +212,6 @@ def _tell_actions(audit: AuditLog | None) -> Callable[[str, str, str, str, str],
             )
 
     return tell
-
-
-def _warn_of_audit_off(directory: Path) -> None:
-    """Warn if there is an audit log of messages that will lack what happens from now on."""
-    if directory.is_dir():
-        logger.warning(
-            "%s has an audit log of messages, and this broker runs without --audit: what happens now will be missing there, and "
-            "`pairbus reconcile` cannot notice it. Start the broker with --audit",
-            directory,
-            extra={"event": "message_audit.off", "directory": str(directory)},
-        )
 
 
 def _tell_refusals(audit: AuditLog | None) -> Callable[[str, str, str, str, str], None]:

@@ -21,6 +21,10 @@ from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.gateway.telemetry.meter import SEND, SendTallies
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.model.message import Message
+from pairbus.reports.certificate.value import UNPROVEN
+from pairbus.reports.engines import arrow
+from pairbus.reports.engines.audit_log import AUDIT, RECEIVED, SENT
+from pairbus.reports.inputs import find_inputs
 from pairbus.server.assemble import assemble, recover
 from pairbus.server.config.options import Options
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
@@ -330,14 +334,115 @@ def test_a_store_with_the_marker_of_an_older_version_opens_and_goes_on(tmp_path:
     assert broker.namespace.audited_batch == 2
 
 
-def test_a_start_without_audit_beside_an_audit_log_is_warned_of(
+def start(disk: MemoryDisk, data: Path, at: int, *, is_audited: bool, has_crashed: bool = False) -> None:
+    """A start of a broker up to its first commit, and its end."""
+    options = Options(data=data, audit=is_audited, audit_days=100_000)  # the times are of long ago
+    assembly = assemble(options, at, MemoryStore(disk))
+    batch = assembly.store.seal()
+    if batch is not None and not has_crashed:
+        assembly.store.commit(batch)
+    if assembly.message_audit is not None:
+        assembly.message_audit.start()
+        assembly.message_audit.finish()
+    assembly.close()
+
+
+def changes(data: Path) -> list[tuple[str, int, str]]:
+    """What an audit log says of itself, also in journals: kind, time and detail."""
+    found = find_inputs(None, [str(data)], AUDIT)
+    rows = [
+        row
+        for path in found.parquet
+        for row in pyarrow.parquet.read_table(path, partitioning=None).to_pylist()
+        if row["kind"].startswith("audit-")
+    ]
+    return sorted((row["kind"], int(row["time"].timestamp() * 1000), row["detail"]) for row in rows)
+
+
+def gaps(data: Path) -> list[tuple[int, int | None]]:
+    """The times without audit that a certificate names."""
+    found = find_inputs(None, [str(data)], AUDIT)
+    certificate = arrow.reconcile({SENT: found, RECEIVED: found}).certificate
+    assert certificate.verdict == UNPROVEN
+    assert all(gap.hides_sends for gap in certificate.gaps)
+    return [
+        (
+            round(gap.first.timestamp() * 1000),
+            None if gap.last is None else round(gap.last.timestamp() * 1000),
+        )
+        for gap in certificate.gaps
+        if gap.first is not None
+    ]
+
+
+def test_a_time_without_audit_is_noted_and_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for is_audited, is_warned in ((False, False), (True, False), (False, True)):
+    """Whether the audit log is at hand in that time, or another node has it."""
+    disk = MemoryDisk()
+    caplog.set_level(logging.WARNING, logger="pairbus.server.logs.audit_pauses")
+    for number, (is_audited, data, event) in enumerate(
+        [
+            (False, tmp_path / "one", ""),
+            (True, tmp_path / "one", ""),
+            (True, tmp_path / "one", ""),
+            (False, tmp_path / "one", "message_audit.off"),
+            (False, tmp_path / "one", "message_audit.off"),
+            (True, tmp_path / "one", "message_audit.resumed"),
+            (True, tmp_path / "one", ""),
+            (False, tmp_path / "other", "message_audit.off"),
+            (True, tmp_path / "one", "message_audit.resumed"),
+        ]
+    ):
         caplog.clear()
-        with caplog.at_level(logging.WARNING, logger="pairbus.server.assemble"):
-            assemble(
-                Options(data=tmp_path, audit=is_audited), 1_700_000_000_000, MemoryStore(MemoryDisk())
-            ).close()
-        events = [getattr(record, "event", "") for record in caplog.records]
-        assert ("message_audit.off" in events) == is_warned
+        start(disk, data, NOW + number * 1_000, is_audited=is_audited)
+        assert [getattr(record, "event", "") for record in caplog.records] == [event] * bool(event)
+        if number == 4:
+            expected = [("audit-begun", NOW + 1_000, ""), ("audit-stopped", NOW + 3_000, "")]
+            assert changes(tmp_path / "one") == expected
+            assert gaps(tmp_path / "one") == [(NOW + 3_000, None)]
+
+    resumed = [
+        ("audit-resumed", NOW + 5_000, "2023-11-14T22:00:03.000+00:00"),
+        ("audit-resumed", NOW + 8_000, "2023-11-14T22:00:07.000+00:00"),
+    ]
+    assert changes(tmp_path / "one") == sorted([*expected, *resumed])
+    assert gaps(tmp_path / "one") == [(NOW + 3_000, NOW + 5_000), (NOW + 7_000, NOW + 8_000)]
+    assert not (tmp_path / "other" / "messages-audit").exists()
+
+
+def test_a_start_without_audit_that_never_served_leaves_no_trace(tmp_path: Path) -> None:
+    """Nor does it make rows count that a crash had undone."""
+    disk = MemoryDisk()
+    start(disk, tmp_path, NOW, is_audited=True)
+    life = Life(disk, tmp_path / "messages-audit", 1)
+    life.send("m0")
+    life.crash("before")
+    life.crash_quietly()
+    begun = [("audit-begun", NOW, "")]
+    start(disk, tmp_path, NOW + 1_000, is_audited=False, has_crashed=True)
+    start(disk, tmp_path, NOW + 2_000, is_audited=False)
+    assert changes(tmp_path) == [*begun, ("audit-stopped", NOW + 2_000, "")]
+    assert not [path for path in journal_files(tmp_path / "messages-audit") if "boot1" in path.name]
+    start(disk, tmp_path, NOW + 3_000, is_audited=True)
+    assert len(changes(tmp_path)) == 3
+
+
+def test_when_the_audit_stopped_outlives_compaction_and_changes_of_access_rules() -> None:
+    disk = MemoryDisk()
+    broker = Broker("contoso", inner := MemoryStore(disk), bytes(16))
+    recover(broker.namespace, inner)
+    broker.namespace.set_audit_stopped(NOW, NOW)
+    broker.namespace.set_access_rules((), NOW + 1)
+    batch = inner.seal()
+    assert batch is not None
+    inner.commit(batch)
+    for record in MemoryStore(disk).replay():
+        broker.namespace.restate(record, NOW)
+    again = inner.seal()
+    assert again is not None
+    inner.commit(again)
+
+    broker = Broker("contoso", inner := MemoryStore(disk), bytes(16))
+    recover(broker.namespace, inner)
+    assert broker.namespace.audit_stopped_at == NOW

@@ -23,6 +23,12 @@ DEAD_LETTERED: Final = "dead-lettered"
 FORWARDED: Final = "forwarded"
 ENTITY_DELETED: Final = "entity-deleted"
 """With what was in it; one row without a message."""
+AUDIT_BEGUN: Final = "audit-begun"
+"""The first row of a namespace: what happened before is not in its audit log."""
+AUDIT_STOPPED: Final = "audit-stopped"
+"""From here on the namespace is served without an audit."""
+AUDIT_RESUMED: Final = "audit-resumed"
+"""From here on it is audited again; ``detail`` says when it stopped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +65,10 @@ class AuditRows:
     def entity_deleted(self, path: str, now: int) -> None:
         """An entity went with everything in it."""
         self._rows.append(AuditRow(ENTITY_DELETED, path, 0, now, b"", ""))
+
+    def audit_changed(self, kind: str, now: int, detail: str = "") -> None:
+        """The audit itself begins or goes on; one row without a message and without a place."""
+        self._rows.append(AuditRow(kind, "", 0, now, b"", detail))
 
     def take(self) -> list[AuditRow]:
         """The rows of the batch that is being sealed."""
