@@ -90,7 +90,7 @@ def read_ledgers(
         for part in _files(spark, found)
     ]
     raw = reduce(lambda one, other: one.unionByName(other), parts)
-    has_topics = RECEIVED in inputs and _has_topics(_files(spark, inputs[RECEIVED]))
+    seen, has_topics = _seen(raw)
     measures = tuple(
         name
         for name in MEASURES
@@ -98,7 +98,6 @@ def read_ledgers(
         and (has_topics or name != DELIVERED_TOPIC)
         and name not in OUTSIDE
     )
-    seen = _seen(raw)
     choice = choose(seen, primaries)
     judged = _judged(raw, with_body)
     marks = _marks(raw, with_body)
@@ -115,8 +114,8 @@ _NAMESPACE: Final = "lower(substring_index(trim(coalesce(namespace, '')), '.', 1
 _PRIMARY: Final = "CASE WHEN is_backlog THEN substring_index(place, '/', 1) ELSE '' END"
 
 
-def _seen(raw: DataFrame) -> list[Seen]:
-    """The primaries and namespaces that the rows name. Reads two columns, and few values are different."""
+def _seen(raw: DataFrame) -> tuple[list[Seen], bool]:
+    """The primaries and namespaces that the rows name, and whether subscriptions delivered anything. Reads two columns, and few values are different."""
     is_backlog = (
         f"contains(place, '{log.TRANSFER_PATH}') AND rlike(place, r'{log.BACKLOG_PATTERN}') AS is_backlog"
     )
@@ -124,11 +123,17 @@ def _seen(raw: DataFrame) -> list[Seen]:
         raw.where("entity <> ''")
         .selectExpr("role", "lower(entity) AS place", "namespace")
         .selectExpr("role", "place", "namespace", is_backlog)
-        .selectExpr("role", f"{_PRIMARY} AS primary", f"{_NAMESPACE} AS namespace")
+        .selectExpr(
+            "role",
+            f"{_PRIMARY} AS primary",
+            f"{_NAMESPACE} AS namespace",
+            f"role = '{RECEIVED}' AND contains(place, '{log.SUBSCRIPTIONS_PATH}') AS is_topic",
+        )
         .distinct()
         .collect()
     )
-    return [Seen(row["role"], row["primary"], row["namespace"]) for row in rows]
+    seen = [Seen(row["role"], row["primary"], row["namespace"]) for row in rows]
+    return seen, any(row["is_topic"] for row in rows)
 
 
 def _is_other(choice: Choice) -> Column:
@@ -136,19 +141,6 @@ def _is_other(choice: Choice) -> Column:
     parked = f.col("role").isin(*PARKED_ROLES) & f.expr(_PRIMARY).isin(*choice.parked_others)
     direct = f.col("role").isin(*DIRECT_ROLES) & f.expr(_NAMESPACE).isin(*choice.direct_others)
     return f.when(f.col("is_backlog"), parked).otherwise(direct)
-
-
-def _has_topics(files: Sequence[DataFrame]) -> bool:
-    """Whether subscriptions delivered anything. The plain ``/`` lets Parquet pass over all rows whose dictionary of paths has none."""
-    found = [
-        part.where(
-            f.contains("entity", f.lit("/")) & f.lower("entity").contains(log.SUBSCRIPTIONS_PATH)
-        ).select("entity")
-        for part in files
-    ]
-    return bool(
-        reduce(lambda one, other: one.unionByName(other), found).agg(f.count("entity")).collect()[0][0]
-    )
 
 
 def _marks(raw: DataFrame, with_body: bool) -> list[Row]:
