@@ -304,13 +304,21 @@ def test_foreign_text_is_inert_on_the_page_and_the_screen(
 def test_sends_after_the_cut_off_may_be_on_their_way_and_bodies_need_not_be_compared(
     tmp_path: Path, engine: str
 ) -> None:
+    """And what is before the time that is asked about does not count."""
     sent = write(
-        tmp_path / "sent.parquet", [row("sent", "early"), row("sent", "late", time=NOON_MS + 60_000)]
+        tmp_path / "sent.parquet",
+        [
+            row("sent", "ancient", time=NOON_MS - 1),
+            row("sent", "early"),
+            row("sent", "late", time=NOON_MS + 60_000),
+        ],
     )
     received = write(tmp_path / "received.parquet", [row("received", "early", sha256="0" * 64)])
-    code, found = run(engine, "--sent", sent, "--received", received, "--until", "2026-11-15T12:00:30", "--no-body-hash", "--no-order"
+    code, found = run(engine, "--sent", sent, "--received", received, "--since", "2026-11-15T12:00:00", "--until", "2026-11-15T12:00:30",
+        "--no-body-hash", "--no-order",
     )  # fmt: skip
     assert code == 0
+    assert found["rows"]["sent"] == {"read": 3, "used": 2, "other": 1, "quarantined": 0}  # type: ignore[index]
     assert (found["arrived"], found["in_flight"], found["lost"], found["reordered"]) == (1, 1, 0, None)
 
 
