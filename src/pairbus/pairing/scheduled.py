@@ -15,6 +15,8 @@ from pairbus.errors import UsageError, WrongTypeError
 SPOOL_PREFIX: Final = "spool:"
 """Begins the ``queue`` of a handle whose message is in the spool. No name of a queue contains a colon."""
 
+SHOWN_HANDLES_MAX: Final = 10
+
 
 class ParkedSchedule(int):
     """The handle of a scheduled message in the backlog or in the spool. Negative, so that no sequence number equals it.
@@ -67,6 +69,35 @@ def split_handles(handles: int | Sequence[int]) -> tuple[list[int], list[ParkedS
                 "that schedule_messages returned"
             )
     return plain, parked
+
+
+def tell_cancelled(error: Exception, cancelled: Sequence[int], not_tried: Sequence[int]) -> None:
+    """Say in the text of an error which messages of the same call were cancelled before it, and which were not tried.
+
+    Its attributes ``cancelled`` and ``not_tried`` have their handles, also when there are none.
+    """
+    parts = [
+        f"{what}: {_shown(handles)}"
+        for what, handles in (("cancelled before", cancelled), ("not tried", not_tried))
+        if handles
+    ]
+    fields: dict[str, object] = {"cancelled": list(cancelled), "not_tried": list(not_tried)}
+    if parts:
+        text = f"{str(error).rstrip('.')}. Of the others of this call, {'; '.join(parts)}"
+        error.args = (text, *error.args[1:])
+        if hasattr(error, "message"):
+            fields["message"] = text  # the SDK's errors have it here, too
+    error.__dict__.update(fields)
+
+
+def _shown(handles: Sequence[int]) -> str:
+    """Handles as a person knows them: a parked message by its message id."""
+    names = [
+        repr(one.message_id) if isinstance(one, ParkedSchedule) else str(one)
+        for one in handles[:SHOWN_HANDLES_MAX]
+    ]
+    more = len(handles) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _wrong_type(given: object) -> WrongTypeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
@@ -12,6 +12,9 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.sdk import client_settings
 from pairbus.sdk.addresses import addresses_of
+
+ANSWER_SECONDS: Final = 15
+"""Seconds that a request may take, with its second attempt."""
 
 
 class NoManageRight(Exception):
@@ -45,14 +48,17 @@ def aio_admin_client(
 
 
 def _arguments(client: Any, options: dict[str, Any], key: Any, transports: Any) -> tuple[Any, dict[str, Any]]:
-    given = {"retry_total": 1, "connection_timeout": 10, "read_timeout": 15, **options}
+    addresses = addresses_of(client)
+    given = {"retry_total": 1, "connection_timeout": 10, "read_timeout": ANSWER_SECONDS, **options}
+    if addresses is None and given["read_timeout"]:
+        # One that was silent all the time is not asked again; a connection that broke is. With several addresses the next one is.
+        given.setdefault("timeout", given["read_timeout"])
     credential = client_settings.credential_of(client)
     if isinstance(credential, AzureNamedKeyCredential):
         # The administration client knows tokens and its own kind of key only.
         credential = key(*credential.named_key)
     elif not hasattr(credential, "get_token"):
         raise NoManageRight(f"{type(credential).__name__} is of no use to the administration client")
-    addresses = addresses_of(client)
     if addresses is not None:
         given["transport"] = transports.SpreadHttpTransport(addresses, **given)
     elif not client_settings.uses_tls(client):

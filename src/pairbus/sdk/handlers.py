@@ -6,12 +6,18 @@ import asyncio
 import inspect
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from azure.servicebus._pyamqp.constants import LinkDeliverySettleReason, LinkState, MessageDeliveryState
+from azure.servicebus._pyamqp.constants import (
+    ConnectionState,
+    LinkDeliverySettleReason,
+    LinkState,
+    MessageDeliveryState,
+)
 from azure.servicebus._pyamqp.error import AMQPConnectionError, AMQPException, ErrorCondition
 from azure.servicebus._pyamqp.message import BatchMessage, _MessageDelivery
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
@@ -298,6 +304,46 @@ def free_sockets(sender: Any) -> None:
                 _free(connection)
 
         sender._close_handler = close
+
+
+def close_at_once(receiver: Any) -> None:
+    """Let closing a receiver end a connection that a silent peer keeps from being opened, with the call that waits for it.
+
+    The SDK leaves the socket to the garbage collector and the call waiting. What is no receiver stays as it is.
+    """
+    is_closed = threading.Event()
+    original: Any = getattr(receiver, "close", None)
+    if inspect.iscoroutinefunction(getattr(receiver, "_close_handler", None)):
+        free_sockets(receiver)
+        handle = receiver._handle_exception
+
+        async def close_later() -> None:
+            is_closed.set()
+            await original()
+
+        async def handle_later(exception: Exception) -> BaseException:
+            error: BaseException = await handle(exception)
+            if is_closed.is_set():
+                raise error
+            return error
+
+        receiver.close, receiver._handle_exception = close_later, handle_later
+    elif hasattr(receiver, "_close_handler"):
+
+        def close() -> None:
+            is_closed.set()
+            handler = receiver._handler
+            connection = _own_connection(handler)
+            if connection is not None and connection.state is not ConnectionState.OPENED:
+                # Nobody would answer, and the call that waits for the peer has the lock of the connection.
+                cut_connection(handler)
+            try:
+                original()
+            finally:
+                _free(connection)
+
+        receiver.close = close
+        end_retries(receiver, is_closed.is_set)
 
 
 def _own_connection(handler: Any) -> Any:

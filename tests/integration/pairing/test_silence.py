@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 
 from pairbus import ClientClosedError, PairedServiceBusClient, aio
 from pairbus.pairing.client.sync import PairedSender
+from pairbus.pairing.errors import NoBacklogQueuesError
 from pairbus.testing import Namespace, Pair
 from tests.integration.pairing.kit import options, text, wait_until
 
@@ -29,7 +33,7 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
 ENTITIES = ["open", "parked", "other", *(f"fresh-{number}" for number in range(8))]
 SILENT = [
     "primary",
-    # Pairing gives a silent secondary half a minute.
+    # Pairing gives a silent secondary a quarter of a minute.
     pytest.param("secondary", marks=pytest.mark.slow),
     pytest.param("both", marks=pytest.mark.slow),
 ]
@@ -228,3 +232,110 @@ async def test_every_method_of_the_asynchronous_client_ends(pair: Pair, silent: 
     finally:
         for namespace in namespaces(pair, silent):
             namespace.resume()
+
+
+# --- against a peer that never says a word ---------------------------------------------------------
+
+ABSENT = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;Namespace=a"
+
+
+class Mute:
+    """Accepts connections and never answers."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.accepted: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+        address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connection_string = f"Endpoint=sb://{address};SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;Namespace=n"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                self.accepted.append(self._listener.accept()[0])
+            except OSError:
+                return
+
+    def has_hung_up(self) -> bool:
+        """Whether the client has closed its end of every connection."""
+        return all(self._is_over(one) for one in self.accepted)
+
+    @staticmethod
+    def _is_over(one: socket.socket) -> bool:
+        one.settimeout(0.01)
+        try:
+            while one.recv(4096):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def close(self) -> None:
+        self._listener.close()
+        for one in self.accepted:
+            one.close()
+
+
+@pytest.fixture
+def mute() -> Iterator[Mute]:
+    peer = Mute()
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+def test_closing_ends_a_receiver_that_waits_for_a_mute_primary(mute: Mute) -> None:
+    client = PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
+    receiver = client.get_queue_receiver("orders")
+    waiting = threading.Thread(target=_quietly, args=(receiver.receive_messages,), daemon=True)
+    waiting.start()
+    wait_until(lambda: bool(mute.accepted), "it is connected")
+
+    client.close()
+
+    waiting.join(ENDED_SECONDS)
+    assert not waiting.is_alive()
+    wait_until(mute.has_hung_up, "no socket is left")
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+async def test_closing_ends_an_asynchronous_receiver_that_waits_for_a_mute_primary(mute: Mute) -> None:
+    client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
+    receiver = client.get_queue_receiver("orders")
+    waiting = asyncio.ensure_future(receiver.receive_messages())
+    async with asyncio.timeout(ENDED_SECONDS):
+        await asyncio.to_thread(wait_until, lambda: bool(mute.accepted), "it is connected")
+
+        await client.close()
+
+        await asyncio.wait([waiting])
+        await asyncio.to_thread(wait_until, mute.has_hung_up, "no socket is left")
+    waiting.exception()
+
+
+@pytest.mark.parametrize("has_spool", [False, True])
+def test_a_mute_secondary_is_asked_once_when_a_client_is_paired(
+    mute: Mute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_spool: bool
+) -> None:
+    monkeypatch.setattr("pairbus.sdk.admin.ANSWER_SECONDS", ENDED_SECONDS if has_spool else 1)
+    monkeypatch.setattr("pairbus.pairing.client.setup.QUICK_SECONDS", 1)
+    client = PairedServiceBusClient.from_connection_strings(
+        ABSENT, mute.connection_string, options=options(spool=tmp_path / "spool" if has_spool else None)
+    )
+    begun = time.monotonic()
+
+    with nullcontext() if has_spool else pytest.raises(NoBacklogQueuesError, match="cannot be asked"):
+        client.pair()
+
+    assert time.monotonic() - begun < ENDED_SECONDS
+    assert len(mute.accepted) == 1
+    client.close()

@@ -51,7 +51,7 @@ class SpoolingClient(OrderedClient):
             state.order._settle()
         self.client._runtime.spawn(self.client._pair_later)
 
-    async def _queues(self) -> list[str]:
+    async def _queues(self, **_: object) -> list[str]:
         return list(await self.world.ask(self.world.secondary, self.world.backlog.copy, ANSWER_MS))
 
     def _plant_order(self, bug: str) -> None:

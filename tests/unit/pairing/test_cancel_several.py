@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import ServiceBusConnectionError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 
 from pairbus.pairing.errors import ScheduledMessageGoneError, SendAvailabilityError
-from pairbus.pairing.scheduled import ParkedSchedule
+from pairbus.pairing.scheduled import ParkedSchedule, tell_cancelled
 from tests.unit.pairing.fake_sdk import Bench, Stage, refuse, text
 
 REFUSED = ServiceBusConnectionError(message="refused")
@@ -60,10 +60,38 @@ def test_the_error_of_one_names_those_that_were_cancelled_before(stage: Stage) -
         with pytest.raises(ScheduledMessageGoneError) as caught:
             await sender.cancel_scheduled_messages([parked("a"), 7, parked("gone"), parked("b")])
 
-        assert caught.value.__notes__ == ["cancelled before: 7, 'a'"]
+        text = "it is gone. Of the others of this call, cancelled before: 7, 'a'; not tried: 'b'"
+        assert str(caught.value) == caught.value.message == text
+        error: Any = caught.value
+        assert (error.cancelled, error.not_tried) == ([7, parked("a")], [parked("b")])
         await client.close()
 
     stage.play(act)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServiceBusConnectionError(message="refused."),
+        OperationTimeoutError(message="refused"),
+        SendAvailabilityError("refused"),
+        TimeoutError("refused"),
+    ],
+)
+def test_errors_of_every_kind_tell_what_was_cancelled(error: Exception) -> None:
+    tell_cancelled(error, [parked(f"m{number}") for number in range(12)], [])
+
+    assert str(error).startswith("refused. Of the others of this call, cancelled before: 'm0', 'm1', ")
+    assert str(error).endswith("'m9' and 2 more")
+    assert len(vars(error)["cancelled"]) == 12
+
+
+def test_an_error_of_the_first_one_says_nothing_of_others() -> None:
+    error: Any = SendAvailabilityError("refused")
+
+    tell_cancelled(error, [], [])
+
+    assert (str(error), error.cancelled, error.not_tried) == ("refused", [], [])
 
 
 @pytest.mark.parametrize("handles", ["abc", b"abc", 1.5, None, ["abc"], [1, None]])

@@ -63,7 +63,7 @@ class Hosting(PairedServiceBusClient):
 
 
 def hosting(**options: Any) -> tuple[Bench, Hosting]:
-    async def usable_queues() -> list[str]:
+    async def usable_queues(**_: object) -> list[str]:
         await asyncio.sleep(1)
         return QUEUES
 
@@ -116,7 +116,7 @@ def test_a_client_that_is_closed_while_it_pairs_starts_no_pumps(stage: Stage) ->
 def test_the_fence_policy_applies_in_time_to_a_client_that_has_not_seen_its_secondary(
     stage: Stage, tmp_path: Path, policy: str
 ) -> None:
-    async def unreachable() -> list[str]:
+    async def unreachable(**_: object) -> list[str]:
         raise NoBacklogQueuesError("it does not answer") from REFUSED
 
     async def act() -> None:

@@ -41,7 +41,7 @@ from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.closing import Partnership, Side
 from pairbus.pairing.rules.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.scheduled import SPOOL_PREFIX
-from pairbus.sdk import client_settings, message_bytes
+from pairbus.sdk import client_settings, handlers, message_bytes
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.connection_string import (
     merge_connection_strings,
@@ -75,7 +75,9 @@ def on_primary(official: _Method, text: str) -> _Method:
     @functools.wraps(official)
     def call(self: PairedClient[Any, Any], *given: Any, **options: Any) -> Any:
         self._check_live()
-        return getattr(self.primary, official.__name__)(*given, **options)
+        made = getattr(self.primary, official.__name__)(*given, **options)
+        handlers.close_at_once(made)
+        return made
 
     call.__doc__ = text
     return call  # type: ignore[return-value]  # the signature is that of the official one
@@ -381,7 +383,7 @@ class PairedClient(Generic[Official, Sender]):
     async def _queues_of_the_secondary(self) -> list[str]:
         """The backlog queues that may be used. None of them, when the secondary does not answer and there is a spool."""
         try:
-            return await self._setup.usable_queues()
+            return await self._setup.usable_queues(is_quick=self._spooling is not None)
         except NoBacklogQueuesError as error:
             cause = error.__cause__
             if self._spooling is None or cause is None or classify(cause) not in UNREACHABLE:

@@ -45,7 +45,7 @@ from pairbus.pairing.rules.flow import (
 )
 from pairbus.pairing.rules.health import Health
 from pairbus.pairing.runtime.attempts import LinkClosed, NotWanted, current_attempts, notice
-from pairbus.pairing.scheduled import split_handles
+from pairbus.pairing.scheduled import split_handles, tell_cancelled
 from pairbus.sdk import handlers, message_bytes
 from pairbus.sdk.failures import Failure, classify, is_refusal, shown
 
@@ -182,8 +182,7 @@ class SenderCore:
             try:
                 await self._client._cancel_parked(handle, self.entity_name, until)
             except Exception as error:
-                if cancelled := [*plain, *(one.message_id for one in parked[:place])]:
-                    error.add_note(f"cancelled before: {', '.join(repr(one) for one in cancelled)}")
+                tell_cancelled(error, [*plain, *parked[:place]], parked[place + 1 :])
                 raise
         in_doubt = [handle for handle in parked if handle.has_other_copy]
         if in_doubt:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
 
 PROBE_SECONDS: Final = 10.0
+QUICK_SECONDS: Final = 5
+"""Seconds that pairing gives a silent secondary when a spool can take messages until it answers."""
 UNREACHABLE: Final = (Failure.TIMEOUT, Failure.CONNECTION)
 """The secondary does not answer. A client with a spool may be paired all the same, and sets it up later."""
 
@@ -33,16 +35,22 @@ class Setup:
         self._identity = client._identity
         self._runtime = client._runtime
         self._management = Management(client._runtime, client.secondary, options)
+        quick = {"read_timeout": QUICK_SECONDS, "connection_timeout": QUICK_SECONDS, **options}
+        self._quick_management = Management(client._runtime, client.secondary, quick)
         self._count = client.options.backlog_queue_count
         self._being_created: set[str] = set()
         self._created_ms: dict[str, int] = {}
         self._may_manage = True
 
-    async def usable_queues(self) -> list[str]:
-        """The names of the backlog queues that may be used; missing ones are created. Raises NoBacklogQueuesError."""
+    async def usable_queues(self, *, is_quick: bool = False) -> list[str]:
+        """The names of the backlog queues that may be used; missing ones are created. Raises NoBacklogQueuesError.
+
+        ``is_quick``: give a silent secondary up soon, because it is asked again later.
+        """
         primary, count = self._state.primary, self._count
+        management = self._quick_management if is_quick else self._management
         try:
-            found = await self._management.backlog_queues(primary)
+            found = await management.backlog_queues(primary)
         except NoManageRight as error:
             return await self._queues_that_open(error)
         except Exception as error:

@@ -71,8 +71,9 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
     ) -> None:
         """Cancel scheduled messages by the handles that ``schedule_messages`` returned.
 
-        Those of the primary come first, so that nothing has changed when it does not answer. When a parked one then fails, a note
-        of the error (``__notes__``) names those that were cancelled before it.
+        Those of the primary come first, so that nothing has changed when it does not answer. When a parked one then fails, the text of
+        the error names those that were cancelled before it and those that were not tried. Its attributes ``cancelled`` and
+        ``not_tried`` are lists of their handles.
 
         Raises:
             ScheduledMessageGoneError: A parked one has left the backlog already.
@@ -116,7 +117,8 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
     def pair(self) -> None:
         """Find or create the backlog queues in the secondary. The primary may be down meanwhile.
 
-        A secondary that takes connections and does not answer is given up after two attempts of 15 seconds.
+        A secondary that takes connections and does not answer is given up after 15 seconds; after 5 when there is a spool, which takes
+        messages until the secondary answers. ``management`` of the client changes both (``read_timeout``, ``timeout``).
 
         Raises:
             AlreadyPairedError: This client, its options or the secondary are in a pairing already.
