@@ -244,3 +244,37 @@ def test_waiting_receiver_keeps_a_subscription_alive(
                 receiver.peek_messages(1)
             assert exists(admin, "t", "watched")
             assert not exists(admin, "t", "full")
+
+
+@spec("a receiver that stays open and takes a message now and then uses its queue and its subscription")
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize("mode", ["peeklock", "receiveanddelete"])
+def test_open_receiver_keeps_what_it_receives_from(
+    namespace: Any, admin: Any, wait: Callable[[int], None], mode: str
+) -> None:
+    admin.create_queue("q", auto_delete_on_idle=IDLE)
+    admin.create_topic("t")
+    admin.create_subscription("t", "s", auto_delete_on_idle=IDLE)
+    with namespace.client() as client:
+        with client.get_queue_sender("q") as sender:
+            sender.send_messages([ServiceBusMessage(str(number)) for number in range(10)])
+        with client.get_topic_sender("t") as publisher:
+            publisher.send_messages([ServiceBusMessage(str(number)) for number in range(10)])
+        queue = client.get_queue_receiver("q", receive_mode=mode)
+        subscription = client.get_subscription_receiver("t", "s", receive_mode=mode)
+        with queue, subscription:
+            for number in range(8):
+                for receiver in (queue, subscription):
+                    (found,) = receiver.receive_messages(1, max_wait_time=RECEIVE_SECONDS_MAX)
+                    assert str(found) == str(number)
+                    if mode == "peeklock":
+                        receiver.complete_message(found)
+                wait(MINUTE_MS)
+            used_at = admin.get_queue_runtime_properties("q").accessed_at_utc
+            assert used_at > admin.get_queue_runtime_properties("q").created_at_utc + 6 * MINUTE
+        wait(4 * MINUTE_MS)
+        assert admin.get_queue_runtime_properties("q").active_message_count == 2
+        assert admin.get_subscription_runtime_properties("t", "s").active_message_count == 2
+        wait(MINUTE_MS)
+        assert not exists(admin, "q")
+        assert not exists(admin, "t", "s")

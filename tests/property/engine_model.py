@@ -10,7 +10,14 @@ from pairbus.engine.namespace import Namespace
 from pairbus.engine.ports import Outbox, RecordLog
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.queues.queue import Queue
-from pairbus.engine.records import MessageMoved, MessageRemoved, MessageStored, Record, entity_id_of
+from pairbus.engine.records import (
+    EntityDeleted,
+    MessageMoved,
+    MessageRemoved,
+    MessageStored,
+    Record,
+    entity_id_of,
+)
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from pairbus.storage.log.store import LogStore
 from tests.simulation.disk import SimulatedDisk
@@ -59,6 +66,12 @@ class Life(Outbox):
         self.locks: list[tuple[Queue, Lock]] = []
         self.flow: dict[int, list[int]] = {}
         """Queue id to [came in, went out] in this life (B8)."""
+        self.began_at = now
+        self.used: dict[int, int] = {}
+        """Entity id to when a client last did something with it in this life."""
+        self.is_ticking = False
+        """What is deleted meanwhile was idle, as the engine has it."""
+        self.idle_deletions = 0
         self.store = LogStore.open(
             "simulated",
             segment_bytes=SEGMENT_BYTES,
@@ -71,7 +84,7 @@ class Life(Outbox):
         self.namespace = Namespace("contoso", CheckedLog(self), self)
         for record in self.store.replay():
             self.namespace.fold(record)
-        self.namespace.replayed()
+        self.namespace.replayed(now)
         self.store.live(self.namespace.live_messages())
         self.found = {queue.queue_id: len(queue.messages) for queue in self.namespace.all_queues()}
 
@@ -90,6 +103,25 @@ class Life(Outbox):
             self.history.fails[record.to_queue_id, record.sequence_number] = self.history.fails.get(key, 0)
             self._count(record.queue_id, 1)
             self._count(record.to_queue_id, 0)
+        elif isinstance(record, EntityDeleted) and self.is_ticking:
+            self._check_idle(self.namespace._by_id[record.entity_id])
+            self.idle_deletions += 1
+
+    def use(self, queue: Queue) -> None:
+        """A client does something with a queue, or what it held there ends."""
+        self.used[entity_id_of(queue.queue_id)] = self.now
+
+    def _check_idle(self, entity: Entity) -> None:
+        """Nothing that is in use, or was a while ago, is deleted by itself."""
+        idle_ms = entity.settings.auto_delete_on_idle_ms
+        if entity.topic is not None:
+            idle_ms = min(idle_ms, entity.topic.settings.auto_delete_on_idle_ms)
+        used_at = max(self.used.get(entity.entity_id, 0), entity.settings.updated_at, self.began_at)
+        assert self.now >= used_at + idle_ms, f"B1: {entity.path} was used {self.now - used_at} ms ago"
+        receivers = [consumer for queue, consumer in self.consumers if queue in entity.queues]
+        assert not receivers, f"B1: somebody receives from {entity.path}"
+        held = [lock for queue, lock in self.locks if queue in entity.queues and lock.is_held]
+        assert not held, f"B1: somebody holds messages of {entity.path}"
 
     def _check_number(self, record: MessageStored) -> None:
         entity_id, message = entity_id_of(record.queue_id), record.message
@@ -119,6 +151,7 @@ class Life(Outbox):
         if queue.sessions is not None:
             self._check_session(queue, consumer, message)
         self.check_count(queue, message)
+        self.use(queue)
         if lock is not None:
             self.locks.append((queue, lock))
 
@@ -147,6 +180,8 @@ class Life(Outbox):
         assert consumer.session.holder is consumer
 
     def detach(self, consumer: Consumer, condition: str, description: str) -> None:
+        if isinstance(consumer.owner, Queue):
+            self.use(consumer.owner)
         self.consumers = [(queue, one) for queue, one in self.consumers if one is not consumer]
 
     # -- checks

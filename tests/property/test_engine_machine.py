@@ -23,6 +23,7 @@ from tests.simulation.disk import SimulatedDisk
 from tests.unit.engine import engine_kit
 from tests.unit.engine.engine_kit import START, TRUE_RULE, incoming
 
+IDLE_MS = 300_000
 ENTITIES: list[tuple[int, str, Settings]] = [
     (QUEUE, "plain", Settings()),
     (QUEUE, "sessions", Settings(requires_session=True, max_delivery_count=3)),
@@ -32,6 +33,8 @@ ENTITIES: list[tuple[int, str, Settings]] = [
     (QUEUE, "fragile", Settings(max_delivery_count=2, forward_dead_letters_to="plain")),
     (QUEUE, "forward", Settings(forward_to="plain")),
     (QUEUE, "flow", Settings(requires_session=True, forward_to="plain", enable_partitioning=True)),
+    (QUEUE, "idle", Settings(auto_delete_on_idle_ms=IDLE_MS)),
+    (QUEUE, "idlesessions", Settings(auto_delete_on_idle_ms=IDLE_MS, requires_session=True)),
     (TOPIC, "topic", Settings(requires_duplicate_detection=True, duplicate_window_ms=20_000)),
     (SUBSCRIPTION, "topic/Subscriptions/all", Settings(rules=(TRUE_RULE,))),
     (
@@ -43,6 +46,7 @@ ENTITIES: list[tuple[int, str, Settings]] = [
         ),
     ),
     (SUBSCRIPTION, "topic/Subscriptions/sessions", Settings(rules=(TRUE_RULE,), requires_session=True)),
+    (SUBSCRIPTION, "topic/Subscriptions/idle", Settings(rules=(TRUE_RULE,), auto_delete_on_idle_ms=IDLE_MS)),
     (SUBSCRIPTION, "topic/Subscriptions/forward", Settings(rules=(TRUE_RULE,), forward_to="sessions")),
 ]
 PATHS = st.sampled_from([path for _, path, _ in ENTITIES])
@@ -59,6 +63,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.life = Life(SimulatedDisk(), START, self.history)
         self.lives = 1
         self.restated = 0
+        self.idle_deletions = 0
+        """Of the lives before this one."""
 
     @property
     def now(self) -> int:
@@ -116,6 +122,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         for message in messages:
             self.life.namespace.send(entity, message, self.now)
+        self.life.use(entity.main)
         self._end_of_burst()
 
     @rule(path=PATHS, pick=PICK)
@@ -130,6 +137,7 @@ class EngineMachine(RuleBasedStateMachine):
                 browse.cancel_scheduled(queue, [*numbers, 0], self.now)
         else:
             browse.cancel_scheduled(queue, numbers, self.now)
+            self.life.use(queue)
         self._end_of_burst()
 
     # -- receivers
@@ -160,6 +168,7 @@ class EngineMachine(RuleBasedStateMachine):
         if (queue, consumer) in self.life.consumers:
             self.life.consumers.remove((queue, consumer))
             queue.detach(consumer, self.now)
+            self.life.use(queue)
             self._end_of_burst()
 
     @rule(
@@ -211,6 +220,7 @@ class EngineMachine(RuleBasedStateMachine):
                 state = (b"", b"s%d" % pick)[pick % 3 > 0] if credit else None
                 session_ops.set_state(queue, session, state, self.now)
                 assert session.state == (state or None), "B53"
+            self.life.use(queue)
             self._end_of_burst()
             return
         queue.set_credit(consumer, credit)
@@ -251,12 +261,14 @@ class EngineMachine(RuleBasedStateMachine):
             else:
                 before = lock.locked_until
                 assert queue.renew(lock, self.now) >= before, "B28"
+                self.life.use(queue)
                 return
         except Refusal:
             assert lock.is_held == was_held, "B27: a refusal changes nothing"
             return
         assert was_held, "B27: a lock that had ended was accepted"
         assert not lock.is_held
+        self.life.use(queue)
         self.life.locks = [(q, one) for q, one in self.life.locks if one is not lock]
 
     @rule(path=PATHS, place=st.sampled_from((0, 0, 1)), pick=PICK, deletes=st.booleans())
@@ -280,6 +292,7 @@ class EngineMachine(RuleBasedStateMachine):
                     queue.remove(message)
             else:
                 for lock in browse.lock_deferred(queue, [number], session, self.now):
+                    self.life.use(queue)
                     self.life.check_count(queue, lock.message)
                     self.life.locks.append((queue, lock))
         except Refusal:
@@ -305,11 +318,12 @@ class EngineMachine(RuleBasedStateMachine):
             browse.delete_batch(queue, count, self.now + 1, None, self.now)
         except Refusal:
             return
+        self.life.use(queue)
         self._end_of_burst()
 
     # -- time
 
-    @rule(ms=st.one_of(st.integers(1, 3_000), st.integers(3_000, 70_000)))
+    @rule(ms=st.one_of(st.integers(1, 3_000), st.integers(3_000, 70_000), st.integers(70_000, 400_000)))
     def tick(self, ms: int) -> None:
         until = self.now + ms
         namespace = self.life.namespace
@@ -319,7 +333,9 @@ class EngineMachine(RuleBasedStateMachine):
                 break
             self.life.now = max(self.now, deadline)
             self._note_lapses()
+            self.life.is_ticking = True
             namespace.tick(self.now)
+            self.life.is_ticking = False
             self._end_of_burst()
         else:
             raise AssertionError("time stands still")
@@ -331,6 +347,7 @@ class EngineMachine(RuleBasedStateMachine):
             until = lock.locked_until if lock.session is None else lock.session.locked_until
             if lock.is_held and until <= self.now:
                 self.life.count(queue, lock)
+                self.life.use(queue)
         self.life.locks = [
             (queue, lock)
             for queue, lock in self.life.locks
@@ -401,6 +418,7 @@ class EngineMachine(RuleBasedStateMachine):
     def kill_and_replay(self, power: bool, pick: int) -> None:
         before = self.life.snapshot()
         disk = self.life.disk.crashed(random.Random(pick)) if power else self.life.disk.killed()
+        self.idle_deletions += self.life.idle_deletions
         life = Life(disk, self.now, self.history)
         after = life.snapshot()
         # Replaying the records rebuilds exactly the memory (B1, B9, B17).
@@ -466,7 +484,7 @@ def walk(seed: int, steps: int) -> EngineMachine:
         (5, lambda: machine.by_number(any_of(*paths), below(2), below(99), below(2) == 0)),
         (1, lambda: machine.peek(any_of(*paths), below(3), below(40), 1 + below(300))),
         (1, lambda: machine.delete_messages(any_of(*paths), 1 + below(5))),
-        (8, lambda: machine.tick(1 + below(chance.choice((3_000, 70_000))))),
+        (8, lambda: machine.tick(1 + below(chance.choice((3_000, 70_000, 70_000, 400_000))))),
         (2, lambda: machine.update(any_of(*paths), 5 + below(55), 1 + below(4), below(2) == 0)),
         (1, lambda: machine.delete(any_of(*paths))),
         (3, lambda: machine.recreate(below(99))),
@@ -499,6 +517,7 @@ def test_the_walks_reach_what_they_are_about() -> None:
     assert sum(len(machine.history.fails) for machine in machines) > 10
     assert sum(machine.lives for machine in machines) > 9
     assert sum(machine.restated for machine in machines) > 100
+    assert sum(machine.idle_deletions for machine in machines) > 3
 
 
 EngineMachine.TestCase.settings = settings(stateful_step_count=40)

@@ -516,10 +516,12 @@ def _differ_in_rules_only(old: Settings, new: Settings) -> bool:
 
 
 def _is_in_use(entity: Entity) -> bool:
-    """Whether it is used at this moment: somebody receives from it, it forwards, or messages are scheduled there."""
+    """Whether it is used at this moment: a receiver is attached, somebody holds a message or a session, it forwards, or messages are
+    scheduled there. What ends such a state is use at that instant: nobody need look meanwhile.
+    """
     if entity.settings.forward_to is not None or entity.main.scheduled_count:
         return True
-    if any(queue.rotation or queue.locks for queue in entity.queues):
+    if any(queue.receiver_count or queue.locks for queue in entity.queues):
         return True
     sessions = entity.main.sessions
     return sessions is not None and bool(sessions.held or sessions.waiting)

@@ -165,10 +165,10 @@ def send_via(via: Entity, path: str, target: Entity | None, incoming: Scanned, n
     The target may refuse it, or be gone: then it lies in the via entity's transfer dead-letter queue, as a message does that
     cannot be forwarded.
     """
-    if incoming.is_ping:
-        return 0
     main, numbers = via.main, via.numbers
     numbers.accessed_at = now
+    if incoming.is_ping:
+        return 0
     enqueued_at = max(now, numbers.last_enqueued_at)
     number = numbers.next_sequence_number
     try:

@@ -87,13 +87,12 @@ def check_rules_cost(topic: Entity, incoming: Scanned, budget: RuleBudget) -> No
 
 def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> int:
     """Take one message (``check_send`` has passed). Its number; 0 for a ping or a duplicate."""
+    main, numbers = topic.main, topic.numbers
+    numbers.accessed_at = now
     if incoming.is_ping:
         return 0
-    main = topic.main
     if incoming.scheduled_at and main.context.is_ahead(incoming.scheduled_at, now):
         return main.send(incoming, now)
-    numbers = topic.numbers
-    numbers.accessed_at = now
     enqueued_at = max(now, numbers.last_enqueued_at)
     key = incoming.message_id if main.duplicates is not None else b""
     if key and main.duplicates is not None:

@@ -242,6 +242,7 @@ class Broker:
             if holding:
                 self.faults.struck(fault)
                 for queue in holding:
+                    queue.numbers.accessed_at = now  # it was in use as long as messages were locked
                     queue.lose_locks()
 
     def _follow_configuration(self) -> None:

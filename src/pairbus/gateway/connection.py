@@ -524,6 +524,8 @@ class GatewayConnection(Handler):
         context = self.links.pop(link, None)
         if isinstance(context, ReceiveLink):
             context.end_receive()
+            # A change of the configuration ends links of connections that were silent for long.
+            self.now = max(self.now, self.broker.now)
             context.queue.detach(context.consumer, self.now)
         elif isinstance(context, Coordinator):
             for transaction in [t for t in self.transactions.values() if t.controller is link]:

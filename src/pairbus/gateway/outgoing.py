@@ -113,6 +113,7 @@ def flow(connection: GatewayConnection, context: ReceiveLink) -> None:
     if link.flows != context.flows:  # not merely the session's window that opened again
         context.flows = link.flows
         context.begin_receive()
+        context.queue.numbers.accessed_at = connection.now
     # Without a window what is sent would pile up here; when it opens, this is called again (B62, B63).
     context.queue.set_credit(context.consumer, link.credit if _may_deliver(connection, context) else 0)
     if link.drain:

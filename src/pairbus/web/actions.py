@@ -121,6 +121,7 @@ def purge(broker: Broker, queue: Queue, body: Mapping[str, object]) -> dict[str,
         queue.check_receive()
         if body.get("confirm") != queue.path:
             raise ArgumentError(f"Purging deletes everything: type the path '{queue.path}' to confirm.")
+    queue.numbers.accessed_at = broker.now
     removed, held = _purge_chosen(queue, _chosen(queue, body, PURGE_MAX), broker.now)
     broker.meter.tally(queue.path, meter.DELETE).add(0)
     return {"purged": removed, "held": held, "left": len(queue.messages) - len(queue.locks)}

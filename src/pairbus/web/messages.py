@@ -33,6 +33,7 @@ def page_of(
     """Messages from a number on, in order; ``is_whole``: one of them, with its body as far as a page can show it."""
     limit = BODY_BYTES_WHOLE_MAX if is_whole else BODY_BYTES_SHOWN_MAX
     wanted = 1 if is_whole else max(1, min(count, PAGE_MAX))
+    queue.numbers.accessed_at = now  # a look is use, as a peek is
     # One more than asked for tells whether there is a next page.
     found = browse.peek(queue, from_number, wanted + 1, None)
     shown, rest = found[:wanted], found[wanted:]

@@ -69,6 +69,7 @@ def lock_deferred(queue: Queue, numbers: list[int], session: Session | None, now
     """Lock deferred messages by their numbers; all of them or none (B34)."""
     queue.check_receive()
     messages = _deferred(queue, numbers, None if session is None else session.session_id)
+    queue.numbers.accessed_at = now
     return [queue.lock(message, session, now) for message in messages]
 
 
@@ -98,6 +99,7 @@ def cancel_scheduled(queue: Queue, numbers: list[int], now: int) -> None:
 def delete_batch(queue: Queue, count: int, enqueued_before: int, session_id: str | None, now: int) -> int:
     """Delete up to ``count`` active, unlocked messages enqueued before an instant, oldest first; how many."""
     queue.check_receive()
+    queue.numbers.accessed_at = now
     doomed: list[Message] = []
     for number in queue.numbers_of(session_id):
         message = queue.messages.get(number)

@@ -56,6 +56,8 @@ def _expire_locks(queue: Queue, now: int) -> int:
             queue.context.watcher.lock_expired(queue)
         queue.end_lock(lock)
         queue.fail(lock.message, b"", now)
+    if expired:
+        queue.numbers.accessed_at = now  # it was in use as long as messages were locked
     return len(expired)
 
 

@@ -157,11 +157,11 @@ class Queue(QueueState):
 
         ``extra``: what a message that comes from another entity brings with it.
         """
+        numbers = self.numbers
+        numbers.accessed_at = now
         if incoming.is_ping:
             return 0  # answered like any send, and never seen again (P23)
         key = incoming.message_id if self.duplicates is not None else b""
-        numbers = self.numbers
-        numbers.accessed_at = now
         enqueued_at = now if now > numbers.last_enqueued_at else numbers.last_enqueued_at
         if (
             key
@@ -218,10 +218,13 @@ class Queue(QueueState):
             )
         self.numbers.accessed_at = now
         consumer.is_attached = True
+        self.receiver_count += 1
 
     def detach(self, consumer: Consumer, now: int) -> None:
         """A receiver ends. Its locks last until they expire and can be settled elsewhere; a session is given up."""
         self.numbers.accessed_at = now
+        if consumer.is_attached and self.sessions is None:
+            self.receiver_count -= 1
         consumer.is_attached = False
         consumer.credit = 0
         if self.sessions is not None:
@@ -358,6 +361,7 @@ class Queue(QueueState):
     def hand_over(self, consumer: Consumer, message: Message, session: Session | None, now: int) -> None:
         """Deliver one message: under a lock, or for good."""
         consumer.credit -= 1
+        self.numbers.accessed_at = now
         if consumer.receives_and_deletes:
             # The removal is in the same commit as the delivery: nothing leaves before it is durable (B32).
             self.context.outbox.deliver(consumer, message, None)
@@ -389,13 +393,16 @@ class Queue(QueueState):
         return self.locks.get(token)
 
     def check_held(self, lock: Lock, now: int) -> None:
-        """Refuse a lock that has ended, even if no tick has noticed yet (B27)."""
+        """Refuse a lock that has ended, even if no tick has noticed yet (B27). Every settlement and renewal comes by here, so that
+        each is use of the entity.
+        """
         session = lock.session
         if session is not None:
             if not lock.is_held or session.locked_until <= now:
                 raise SessionLockLost
         elif not lock.is_held or lock.locked_until <= now:
             raise MessageLockLost(str(lock.token))
+        self.numbers.accessed_at = now
 
     def complete(self, lock: Lock, now: int) -> None:
         """The receiver is done with the message: it is gone for good (B5)."""

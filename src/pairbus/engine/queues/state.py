@@ -66,6 +66,7 @@ class QueueState:
         "path",
         "queue_id",
         "ready",
+        "receiver_count",
         "retry_at",
         "rotation",
         "scheduled_count",
@@ -110,6 +111,9 @@ class QueueState:
             DuplicateHistory() if settings.requires_duplicate_detection and not is_sub_queue else None
         )
         self.rotation: deque[Consumer] = deque()
+        """Receivers without a session that have credit, in the order of their turns."""
+        self.receiver_count = 0
+        """Receivers without a session that are attached, with credit or without. Those of sessions are in ``sessions``."""
         self.armed_at = 0
         self.is_fetching = False
         """Deliveries wait for blobs that are under way (``ports.ReadAhead``)."""

@@ -103,11 +103,13 @@ def held_session(queue: Queue, consumer: Consumer | None, session_id: str, now: 
         raise SessionLockLost
     if consumer is not None and session.holder is not consumer:
         raise SessionLockLost
+    queue.numbers.accessed_at = now
     return session
 
 
 def renew(queue: Queue, session: Session, now: int) -> int:
     """Extend the hold; when it ends now (B28)."""
+    queue.numbers.accessed_at = now
     session.locked_until = max(session.locked_until, now + queue.settings.lock_duration_ms)
     return session.locked_until
 
@@ -148,6 +150,7 @@ def expire(queue: Queue, now: int) -> int:
             break
         done += 1
         del table.waiting[consumer]
+        queue.numbers.accessed_at = now  # it was in use as long as somebody waited
         queue.context.outbox.detach(consumer, "com.microsoft:timeout", _TIMED_OUT)
     return done
 
@@ -189,6 +192,7 @@ def _lose(queue: Queue, session: Session, now: int) -> None:
     table = _table(queue)
     holder = session.holder
     assert holder is not None, session.session_id
+    queue.numbers.accessed_at = now  # it was in use as long as the session was held
     locks = list(session.locks.values())
     session.locks.clear()
     for lock in locks:
@@ -218,6 +222,7 @@ def set_state(queue: Queue, session: Session, state: bytes | None, now: int) -> 
         raise ArgumentError(f"The session state has {len(state)} bytes: at most {limit} are allowed.")
     if state is not None:
         _check_state_room(queue, len(state), len(session.state or b""))
+    queue.numbers.accessed_at = now
     queue.record(SessionStateSet(queue.queue_id, session.session_id, state, now))
 
 

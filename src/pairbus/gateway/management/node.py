@@ -169,6 +169,7 @@ def _perform(
     entity = find_entity(connection.broker.namespace, context.address)
     if entity.is_deleted:
         raise EntityNotFound(entity.path)
+    entity.numbers.accessed_at = connection.now  # whatever is asked here is use of the entity
     if not isinstance(message.body, dict):
         raise ArgumentError(f"The body of '{name}' is not a map.")
     txn_id = state.txn_id if state is not None else None
