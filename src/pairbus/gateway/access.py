@@ -54,6 +54,8 @@ class Grant:
     key: str
     expires_at: int
     """By the wall clock; see ``Access.ends_at``."""
+    second_path: str | None = None
+    """An entity whose rule has the same name and the same key as the namespace's: the key opens what either of them allows."""
 
     def __repr__(self) -> str:
         return f"Grant(path={self.path!r}, rule={self.rule_name!r})"
@@ -63,6 +65,7 @@ class Grant:
         return (
             self.path == other.path
             and self.rule_path == other.rule_path
+            and self.second_path == other.second_path
             and self.rule_name == other.rule_name
             and self.key == other.key
             and self.expires_at >= other.expires_at
@@ -103,7 +106,7 @@ class Access:
 
     def _rules_named(self, name: str, path: str) -> list[tuple[AccessRule, str | None]]:
         """Two rules of this name: the namespace's, and that of the nearest entity at or above the path, with the entity. Both may exist,
-        with different keys. ``_NOBODY`` stands for each that does not.
+        with different keys or with the same. ``_NOBODY`` stands for each that does not.
         """
         own = next((rule for rule in self._namespace.access_rules if rule.name == name), _NOBODY)
         return [(own, None), self._entity_rule(name, path)]
@@ -148,11 +151,16 @@ class Access:
         signed, signature = (fields["sr"] + "\n" + expiry).encode(), unquote(fields["sig"])
         key: str | None = None
         rule_path: str | None = None
+        second_path: str | None = None
         for rule, path in self._rules_named(name, scope):
             # Each is tried, whatever the first one gave: the time tells nothing (rule 5).
             found = _signing_key(rule, signed, signature)
-            if key is None and found is not None and rule is not _NOBODY:
+            if found is None or rule is _NOBODY:
+                continue
+            if key is None:
                 key, rule_path = found, path
+            elif path is not None and is_part_of(path, scope):
+                second_path = path
         if key is None:
             raise Unauthorized(
                 "InvalidSignature: The token has an invalid signature, or names an unknown authorization rule."
@@ -163,18 +171,24 @@ class Access:
             raise Unauthorized(
                 f"ExpiredToken: The token is expired. Expiration time: '{instant(expires_at)}'."
             )
-        return Grant(scope, rule_path, name, key, expires_at)
+        return Grant(scope, rule_path, name, key, expires_at, second_path)
 
     def allows(self, grant: Grant, path: str, right: str, now: int) -> bool:
         """Whether a grant still gives a right on a path: not expired, key not replaced, scope wide enough."""
         if self.ends_at(grant) <= now or not covers(grant.path, canonical(path)):
             return False
-        if grant.rule_path is None:
+        if self._rule_allows(grant, grant.rule_path, path, right):
+            return True
+        return grant.second_path is not None and self._rule_allows(grant, grant.second_path, path, right)
+
+    def _rule_allows(self, grant: Grant, rule_path: str | None, path: str, right: str) -> bool:
+        """Whether the rule that this entity, or the namespace, has now gives the right on a path to the grant's key."""
+        if rule_path is None:
             rules = self._namespace.access_rules
         else:
-            entity = self._namespace.find(grant.rule_path)
+            entity = self._namespace.find(rule_path)
             rules = () if entity is None else entity.settings.access_rules
-            if not is_part_of(grant.rule_path, canonical(path)):
+            if not is_part_of(rule_path, canonical(path)):
                 return False
         for rule in rules:
             if rule.name == grant.rule_name:

@@ -92,8 +92,11 @@ def check_new_name(name: str) -> None:
         )
 
 
-def check_new_key(name: str, key: str) -> None:
-    """Refuse a key that a client could not use: connection strings end at a semicolon, and clients strip whitespace."""
+def check_new_key(name: str, key: str, *, is_needed: bool = False) -> None:
+    """Refuse a key that a client could not use: connection strings end at a semicolon, and clients strip whitespace.
+
+    ``is_needed``: none is made for who leaves it out.
+    """
     if len(key) > KEY_LENGTH_MAX:
         problem = f"has {len(key)} characters"
     elif not key:
@@ -106,7 +109,7 @@ def check_new_key(name: str, key: str) -> None:
     # The key itself appears in no error (M7).
     raise InvalidEntity(
         f"A key of rule {name[:_NAME_SHOWN_MAX]!a} {problem}: use 1 to {KEY_LENGTH_MAX} printable ASCII characters without "
-        "spaces and ';', or leave the key out, and a random one is made."
+        f"spaces and ';'{'' if is_needed else ', or leave the key out, and a random one is made'}."
     )
 
 

@@ -13,6 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from click.testing import CliRunner, Result
 
 from pairbus.cli.root import root
+from pairbus.errors import UsageError
 from pairbus.model.access import ROOT_RULE
 from pairbus.server import main as main_module
 from pairbus.server.assemble import assemble
@@ -56,6 +57,9 @@ def test_a_rule_is_set_used_and_removed_while_the_broker_runs(broker: Namespace,
         with pytest.raises(ServiceBusError):
             sender.send_messages(ServiceBusMessage("y"))
     assert run(text, "remove", "shop").exit_code == 1
+    unclear = run(text, "set", "shop")
+    assert isinstance(unclear.exception, UsageError)
+    assert "there is no rule shop yet: give each right of a new rule with --right" in str(unclear.exception)
     assert run(text, "remove", ROOT_RULE).exit_code == 3
 
 

@@ -165,6 +165,35 @@ def test_a_rule_of_the_namespace_does_not_hide_a_queues_rule_of_the_same_name() 
     assert not allows(bench, token("listener", "own-3", "q"), "q", SEND)
 
 
+@pytest.mark.promise("M1", "M2", "M5")
+def test_a_key_of_two_rules_of_the_same_name_opens_what_either_allows() -> None:
+    bench = WireBench()
+    (both,) = (one for one in bench.namespace.access_rules if one.name == "listener")
+    queue = bench.queue("q", Settings(access_rules=(replace(both, rights=(SEND,)),)))
+    bench.queue("q/other")
+    own, wide = token("listener", "listener-1", "q"), token("listener", "listener-1")
+    assert allows(bench, own, "q", SEND)
+    assert allows(bench, own, "q", LISTEN)
+    assert not allows(bench, own, "q", MANAGE)
+    # The queue's own rule opens nothing but the queue, and not by a token for more than the queue.
+    assert not allows(bench, own, "q/other", SEND)
+    assert allows(bench, own, "q/other", LISTEN)
+    assert not allows(bench, token("listener", "listener-1", "q/other"), "q/other", SEND)
+    assert not allows(bench, wide, "q", SEND)
+    assert allows(bench, wide, "q", LISTEN)
+
+    # Each rule counts as it is now: what the other one allows stays.
+    grant = bench.broker.access.verify(own, bench.now)
+    others = tuple(one for one in bench.namespace.access_rules if one.name != "listener")
+    bench.namespace.set_access_rules((*others, replace(both, primary_key="new")), bench.now)
+    assert bench.broker.access.allows(grant, "q", SEND, bench.now)
+    assert not bench.broker.access.allows(grant, "q", LISTEN, bench.now)
+    bench.namespace.set_access_rules((*others, both), bench.now)
+    bench.namespace.update(queue, replace(queue.settings, access_rules=()), bench.now)
+    assert not bench.broker.access.allows(grant, "q", SEND, bench.now)
+    assert bench.broker.access.allows(grant, "q", LISTEN, bench.now)
+
+
 @pytest.mark.promise("M1")
 def test_a_topics_rule_covers_its_subscriptions() -> None:
     bench = WireBench()

@@ -281,6 +281,21 @@ ONE_RULE = (
 )
 
 
+def test_a_rule_that_is_stored_keeps_its_name_and_keys(bench: Bench) -> None:
+    """Older brokers took any name and key: such a rule does not stand in the way of other changes."""
+    old = AccessRule(name="a b", rights=(SEND,), primary_key="k;1", secondary_key="k 2")
+    entity = bench.namespace.create(QUEUE, "q", Settings(access_rules=(old,)), bench.now)
+    same = ONE_RULE.replace(">k<", ">a b<").replace(">cA==<", ">k;1<").replace(">cw==<", ">k 2<")
+
+    taken = queue_entry(f"<AuthorizationRules>{same}</AuthorizationRules>")
+    assert bench.ask("PUT", f"/q?{VERSION}", taken, UPDATE).status == 200
+    assert entity.settings.access_rules[0].primary_key == "k;1"
+    other = queue_entry(f"<AuthorizationRules>{same.replace('k;1', 'k;3')}</AuthorizationRules>")
+    refused = bench.ask("PUT", f"/q?{VERSION}", other, UPDATE)
+    assert refused.status == 400
+    assert "k;3" not in text_of(refused)
+
+
 # --- conditions, methods, limits ----------------------------------------------------------------------
 
 
@@ -401,6 +416,17 @@ def test_lists_can_only_be_read(bench: Bench, target: str) -> None:
         ),
         queue_entry(f"<AuthorizationRules>{ONE_RULE}{ONE_RULE}</AuthorizationRules>"),
         queue_entry("<AuthorizationRules>" + "<AuthorizationRule/>" * 13 + "</AuthorizationRules>"),
+        *(
+            queue_entry(f"<AuthorizationRules>{ONE_RULE.replace(*change)}</AuthorizationRules>")
+            for change in (
+                ("<KeyName>k<", "<KeyName>a b<"),
+                ("<KeyName>k<", "<KeyName>-k<"),
+                (">cA==<", ">c;A<"),
+                (">cA==<", "><"),
+                (">cw==<", ">c w<"),
+                (">cw==<", f">{'c' * 257}<"),
+            )
+        ),
     ],
 )
 def test_a_refused_create_leaves_no_trace(bench: Bench, body: bytes) -> None:

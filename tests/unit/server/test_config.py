@@ -223,11 +223,59 @@ def test_errors_of_access_rules_and_quotas_say_where() -> None:
             {"AccessRules": [{"Name": "a", "Rights": ["Manage"]}]},
             "PairBus.AccessRules[0] (line 1): Rule 'a' grants Manage",
         ),
+        (
+            {"AccessRules": [{"Name": "a", "Rights": ["Send"]}, {"Name": "a", "Rights": ["Listen"]}]},
+            "PairBus.AccessRules[1] (line 1): the access rule 'a' is declared twice, first at PairBus.AccessRules[0] (line 1)",
+        ),
+        (
+            {"AccessRules": [{"Name": "a", "Rights": ["Send"], "PrimaryKey": ""}]},
+            "PairBus.AccessRules[0].PrimaryKey (line 1): the key is empty",
+        ),
+        (
+            {"AccessRules": [{"Name": "a", "Rights": ["Send"], "SecondaryKey": ""}]},
+            "PairBus.AccessRules[0].SecondaryKey (line 1): the key is empty",
+        ),
+        (
+            {"AccessRules": [{"Name": f"a{number}", "Rights": ["Send"]} for number in range(12)]},
+            "PairBus.AccessRules[11] (line 1): at most 12 access rules are allowed, with RootManageSharedAccessKey",
+        ),
         ({"Quotas": {"MaxConnections": 0}}, "PairBus.Quotas.MaxConnections (line 1)"),
     ):
         with pytest.raises(UsageError) as caught:
             read(json.dumps({"PairBus": ours}))
         assert message in str(caught.value)
+
+
+def _with_rules(*rules: dict[str, object]) -> str:
+    queue = {"Name": "q", "AuthorizationRules": rules}
+    return json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [queue]}]}})
+
+
+def test_rules_of_an_entity_are_checked_as_those_of_the_namespace() -> None:
+    send: dict[str, object] = {"Name": "a", "Rights": ["Send"]}
+    for rules, message in (
+        (
+            ({**send, "PrimaryKey": "1"}, {**send, "PrimaryKey": "2"}),
+            "AuthorizationRules[1] (line 1): the access rule 'a'",
+        ),
+        (({**send, "PrimaryKey": ""},), "AuthorizationRules[0].PrimaryKey (line 1): the key is empty"),
+        (
+            tuple({**send, "Name": f"a{number}"} for number in range(13)),
+            "AuthorizationRules[12] (line 1): at most 12",
+        ),
+    ):
+        with pytest.raises(UsageError) as caught:
+            read(_with_rules(*rules))
+        assert message in str(caught.value)
+    (entity,) = read(_with_rules(*({**send, "Name": f"a{number}"} for number in range(12)))).entities
+    assert len(entity.access_rules) == 12
+
+
+def test_a_namespace_may_declare_twelve_rules_if_the_root_rule_is_among_them() -> None:
+    rules = [{"Name": f"a{number}", "Rights": ["Send"]} for number in range(11)]
+    assert len(read(json.dumps({"PairBus": {"AccessRules": rules}})).access_rules) == 11
+    root = {"Name": "RootManageSharedAccessKey", "Rights": ["Manage", "Send", "Listen"]}
+    assert len(read(json.dumps({"PairBus": {"AccessRules": [root, *rules]}})).access_rules) == 12
 
 
 def _plain(item: Located) -> object:

@@ -122,6 +122,10 @@ def set_rule(flags: SetFlags) -> None:
         wish["rights"] = list(RIGHTS) if RIGHTS[-1] in wanted else [one for one in RIGHTS if one in wanted]
     if flags.key_file is not None:
         wish["primary_key"] = _key(flags.key_file)
+    if not flags.rights and not _exists(flags):
+        raise UsageError(
+            f"there is no rule {flags.name} yet: give each right of a new rule with --right: {', '.join(RIGHTS)}"
+        )
     rule = _ask(flags, "PUT", flags.name, wish)
     click.echo(f"rule {flags.name} has {', '.join(rule['rights'])}")
 
@@ -164,6 +168,14 @@ def print_connection_string(flags: ConnectionStringFlags) -> None:
         "sharedaccesskey": f"SharedAccessKey={key}",
     }
     click.echo(";".join(places.get(part.partition("=")[0].strip().lower(), part) for part in parts))
+
+
+def _exists(flags: RuleFlags) -> bool:
+    try:
+        _ask(flags, "GET", flags.name)
+    except Missing:
+        return False
+    return True
 
 
 def _right(text: str) -> str:

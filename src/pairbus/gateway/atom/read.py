@@ -15,7 +15,7 @@ from pairbus.engine.rules.sql.text import integer_from
 from pairbus.errors import ArgumentError
 from pairbus.gateway.atom.times import duration_ms, instant_ms
 from pairbus.gateway.atom.xml import ATOM, SERVICE_BUS, Node, parse
-from pairbus.model.access import AccessRule
+from pairbus.model.access import AccessRule, check_new_key, check_new_name
 from pairbus.model.entity import (
     ACCESS_RULES_MAX,
     DURATION,
@@ -147,11 +147,17 @@ def _access_rule(node: Node, before: dict[str, AccessRule], now: int) -> AccessR
     name = node.value("KeyName") or ""
     rights = node.child("Rights")
     known = before.get(name)
+    primary, secondary = node.value("PrimaryKey") or "", node.value("SecondaryKey") or ""
+    if known is None:
+        check_new_name(name)
+    for key in (primary, secondary):
+        if known is None or key not in (known.primary_key, known.secondary_key):
+            check_new_key(name, key, is_needed=True)
     return AccessRule(
         name=name,
         rights=tuple(right.text.strip() for right in rights.children) if rights is not None else (),
-        primary_key=node.value("PrimaryKey") or "",
-        secondary_key=node.value("SecondaryKey") or "",
+        primary_key=primary,
+        secondary_key=secondary,
         created_at=_instant(node, "CreatedTime", known.created_at if known is not None else now),
         modified_at=_instant(node, "ModifiedTime", now),
     )

@@ -30,8 +30,9 @@ from pairbus.engine.rules.subscription import (
 )
 from pairbus.errors import Refusal, UsageError
 from pairbus.gateway.atom.times import duration_ms
-from pairbus.model.access import RIGHTS, AccessRule, check_new_key, check_new_name
+from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule, check_new_key, check_new_name
 from pairbus.model.entity import (
+    ACCESS_RULES_MAX,
     DURATION,
     FLAG,
     NUMBER,
@@ -63,7 +64,7 @@ class AccessRuleDeclaration:
         """Refuse a rule that the namespace would refuse later, while the file and the line are known."""
         check_new_name(self.name)
         for key in (self.primary_key, self.secondary_key):
-            if key:
+            if key is not None:
                 check_new_key(self.name, key)
         random_key = "x"
         AccessRule(
@@ -123,7 +124,7 @@ def read_declarations(text: str, read_secret: ReadSecret) -> Declarations:
     return Declarations(
         namespace=namespace,
         entities=tuple(entities),
-        access_rules=_access_rules(ours.get("AccessRules"), read_secret),
+        access_rules=_access_rules(ours.get("AccessRules"), read_secret, with_root=True),
         quotas=_quotas(ours.get("Quotas")),
         tls_names=tuple(_tls_name(name) for name in _list(ours.get("TlsNames"))),
     )
@@ -263,10 +264,14 @@ def _action(item: Located | None) -> SqlAction | None:
     return _located(keys["SqlExpression"], lambda: compile_action(expression, {}))
 
 
-def _access_rules(item: Located | None, read_secret: ReadSecret) -> tuple[AccessRuleDeclaration, ...]:
+def _access_rules(
+    item: Located | None, read_secret: ReadSecret, *, with_root: bool = False
+) -> tuple[AccessRuleDeclaration, ...]:
+    """The rules of a list. ``with_root``: of the namespace, which has the root rule, declared or not."""
     keys = ("PrimaryKey", "SecondaryKey")
     allowed = ("Name", "Rights", *(key + form for key in keys for form in ("", "Env", "File")))
     rules = []
+    seen: dict[str, Located] = {}
     for rule in _list(item):
         parts = _object(rule, allowed)
         rights = tuple(_text(right) for right in _list(parts.get("Rights")))
@@ -279,6 +284,14 @@ def _access_rules(item: Located | None, read_secret: ReadSecret) -> tuple[Access
             secondary_key=_secret(parts, "SecondaryKey", read_secret),
         )
         _located(rule, declared.check)
+        if declared.name in seen:
+            raise rule.fail(
+                f"the access rule '{declared.name}' is declared twice, first at {seen[declared.name].place}"
+            )
+        seen[declared.name] = rule
+        if len(seen.keys() | ({ROOT_RULE} if with_root else set())) > ACCESS_RULES_MAX:
+            counted = f", with {ROOT_RULE}" if with_root else ""
+            raise rule.fail(f"at most {ACCESS_RULES_MAX} access rules are allowed{counted}: remove one")
         rules.append(declared)
     return tuple(rules)
 
@@ -289,6 +302,8 @@ def _secret(parts: dict[str, Located], key: str, read_secret: ReadSecret) -> str
         raise given[1][1].fail(f"{key} is given in two ways; keep one")
     for form, value in given:
         text = _text(value)
+        if not form and not text:
+            raise value.fail(f"the key is empty: write one, or leave {key} out, and a random one is made")
         try:
             return text if not form else read_secret(form, text)
         except UsageError as error:
