@@ -213,9 +213,9 @@ def _outcome(error: Exception | None) -> tuple[int, str]:
 
 
 async def _be_ready(node: Node, options: Options, announce: Callable[[ReadyInfo], None] | None) -> None:
-    ready = await node.wait_ready()
+    ready = await node.readiness.wait()
     _write_ready_files(options, ready)
-    node.root_key_replaced = lambda ready, _: _rewrite_ready_files(options, ready)
+    node.readiness.changed = lambda ready: _rewrite_ready_files(options, ready)
     if announce is not None:
         announce(ready)
 

@@ -34,7 +34,7 @@ from pairbus.storage.table.ports import (
     TableFailed,
     TableFull,
 )
-from pairbus.storage.table.replay import LogEnd
+from pairbus.storage.table.replay import FRAMES_AT_ONCE, LogEnd
 from pairbus.storage.table.store import TableStore
 
 QUEUE = 4
@@ -314,8 +314,9 @@ def test_a_number_that_was_dropped_long_ago_fences_the_store() -> None:
 @pytest.mark.promise("S8")
 def test_without_its_database_a_store_repeats_until_its_lease_is_over() -> None:
     table = FakeTable()
-    left = iter([True] * 7)
+    left = iter([True])
     store, _ = opened(table, may_retry=lambda: next(left, False))
+    left = iter([True] * 7)
     table.script = ["lost"] * 100
     with pytest.raises(StoreFailed, match="lost the shard"):
         send(store, 1)
@@ -513,6 +514,40 @@ def test_a_log_that_cannot_be_read_is_not_waited_for_after_the_lease() -> None:
     table.heads = heads  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="lost the shard"):
         opened(table, 2, may_retry=lambda: False)
+
+
+@pytest.mark.parametrize("part", ["heads", "hold_reserve"])
+def test_a_replay_ends_between_two_steps_when_the_node_stops(part: str) -> None:
+    """However long the log is, the lease is given back soon."""
+    table = filled()
+    steps = 0
+    goes_on = True
+
+    def stop_after_one() -> None:
+        nonlocal goes_on, steps
+        steps += 1
+        goes_on = steps < 2
+
+    heads, hold_reserve = table.heads, table.hold_reserve
+
+    def slow_heads(first: int, end: int) -> Iterator[FrameHead]:
+        for frame in heads(first, end):
+            if end - first > FRAMES_AT_ONCE:  # not the look for the last frame
+                stop_after_one()
+            yield frame
+
+    def slow_reserve(size: int) -> int:
+        stop_after_one()
+        hold_reserve(size)
+        return 0
+
+    if part == "heads":
+        table.heads = slow_heads  # type: ignore[method-assign]
+    else:
+        table.hold_reserve = slow_reserve  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable, match="not read to its end"):
+        opened(table, 2, may_retry=lambda: goes_on, reserve_bytes=100)
+    assert steps == 2
 
 
 @pytest.mark.promise("S8")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pairbus.errors import StoreUnavailable, UsageError
-from pairbus.server.cluster.node import ROOT_KEY
+from pairbus.server.cluster.readiness import ROOT_KEY
 from pairbus.server.cluster.status import is_reporting
 from pairbus.server.config.addresses import is_loopback, parse_address
 from pairbus.server.ready import connection_string

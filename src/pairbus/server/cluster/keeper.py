@@ -19,6 +19,7 @@ from pairbus.server.cluster.lease import Lease, LeaseCall, LeaseState
 from pairbus.server.cluster.status import STOPPED
 from pairbus.storage.table.appender import CommitsLost, shortened
 from pairbus.storage.table.ports import (
+    REQUEST_MOVE,
     FrameMark,
     LastFrame,
     LogShortened,
@@ -445,8 +446,11 @@ class LeaseKeeper:
             self._failed(_REPORT, "report", error)
             return
         self._answered(_REPORT)
+        is_first = not self._reported_state
         self._reported_ns, self._reported_state = now, state
         copies = self._look_at_copies()
+        if is_first and asked == REQUEST_MOVE and self._lease.held is None:
+            self._done = REQUEST_MOVE  # asked of the process before this one
         with self._condition:
             self._copies = copies
             # A request that was answered while the report was under way is not asked again.

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus import __version__
@@ -23,12 +22,13 @@ from pairbus.errors import StoreFenced
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.cluster.advertised import OwnAddress
+from pairbus.server.cluster.building import Building, TakeoverGivenUp
 from pairbus.server.cluster.health import health_answer, role_of, silent_reason
 from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
 from pairbus.server.cluster.lease import Lease, LeaseState
 from pairbus.server.cluster.metrics import cluster_metrics
 from pairbus.server.cluster.names import NodeNames
-from pairbus.server.cluster.readiness import relay_ready
+from pairbus.server.cluster.readiness import Readiness
 from pairbus.server.cluster.relay import Relay, Route, RouteKind
 from pairbus.server.cluster.settings import SharedSettings
 from pairbus.server.cluster.status import describe
@@ -41,18 +41,15 @@ from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry, 
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.exposition import Metric
-    from pairbus.server.assemble import Assembly
+    from pairbus.server.cluster.building import AssembleShard
     from pairbus.server.cluster.ports import ShardDatabase
     from pairbus.server.config.certificates import CertificateFiles
     from pairbus.server.config.options import ClusterOptions, Options
     from pairbus.server.ready import ReadyInfo
     from pairbus.server.server import Page
-    from pairbus.storage.table.ports import Acquired
 
 logger = logging.getLogger(__name__)
 
-ROOT_KEY: Final = "root-key"
-"""The setting that holds the key of the root rule, so that every node can print the connection string."""
 LEAVE_SECONDS_MAX: Final = 0.25
 """How long clients may take to leave in a planned move, before they are cut: part of its silence."""
 COMMIT_SECONDS_MAX: Final = 4.0
@@ -69,9 +66,6 @@ HOLD_OFF_LEASES: Final = 3
 WAIT_BEYOND_LEASE_SECONDS: Final = 2.0
 """A client that comes while there is no owner waits for one: for the rest of the lease, and so much longer."""
 REVIEW_SECONDS: Final = 0.2
-
-AssembleShard = Callable[["Options", int, "Acquired", Callable[[], bool]], "Assembly"]
-"""Opens the store of an acquired shard and builds the broker over it. The last argument tells whether a commit may be repeated."""
 
 
 class Node:
@@ -111,17 +105,14 @@ class Node:
             wait_seconds=cluster.lease_ms / 1000 + WAIT_BEYOND_LEASE_SECONDS,
         )
         self._acceptors: list[Acceptor] = []
-        self._addresses: tuple[tuple[str, int], tuple[str, int]] = (("", 0), ("", 0))
+        self.readiness = Readiness(options, cluster.node, self._settings)
         self._names, self._own_address = NodeNames(options), OwnAddress()
         self._keeper: LeaseKeeper | None = None
         self._server: Server | None = None
-        self.root_key_replaced: Callable[[ReadyInfo, str], None] | None = None
-        """As a server's: called if this node is the owner."""
-        self._ready: asyncio.Future[ReadyInfo] = self._loop.create_future()
         self._ended: asyncio.Future[Exception | None] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reviewer: asyncio.TimerHandle | None = None
-        self._is_building = False
+        self._building: Building | None = None
         self._is_leaving = False
         self._is_stopping = False
         self._owner: tuple[int, str, str] | None = None
@@ -143,7 +134,7 @@ class Node:
         options = self._options
         main = await self._listen(*options.amqp, http_only=False)
         http = await self._listen(*options.http, http_only=True) if options.http is not None else main
-        self._addresses = (main, http)
+        self.readiness.addresses = (main, http)
         self._names.advertised = self._cluster.address(main)
         if options.tls and options.tls_cert is None:
             await self._settings.call(self._names.share_authority, self._settings.table, utc(self._clock()))
@@ -171,10 +162,6 @@ class Node:
                 "lease_ms": self._cluster.lease_ms,
             },
         )
-
-    async def wait_ready(self) -> ReadyInfo:
-        """Wait until clients of this node are served: by itself, or by an owner that it relays to."""
-        return await asyncio.shield(self._ready)
 
     async def wait_ended(self) -> Exception | None:
         """Wait until the node has stopped (None) or must end (why)."""
@@ -204,9 +191,9 @@ class Node:
         await self._run(self._settings.table.close)
         cut.cancel()
         self._database.cut()  # whatever still waits there ends
-        for future in (self._ready, self._ended):
-            if not future.done():
-                future.cancel()
+        self.readiness.close()
+        if not self._ended.done():
+            self._ended.cancel()
 
     def _cut_database(self) -> None:
         logger.warning(
@@ -321,9 +308,10 @@ class Node:
         if view.state is LeaseState.FENCED:
             self._end_fenced(view)
             return
-        if view.state is LeaseState.REPLAYING and not self._is_building and view.held is not None:
-            self._is_building = True
-            self._spawn(self._build(view.held))
+        is_free = self._building is None and not self._is_leaving
+        if view.state is LeaseState.REPLAYING and is_free and view.held is not None:
+            self._building = Building(view.held, self._may_retry)
+            self._spawn(self._build(self._building))
         self._see_request(view)
         if self._server is not None and not self._names.are_certified(view.nodes):
             self._server.renew_certificate()
@@ -365,6 +353,9 @@ class Node:
         owner = self._owner_of(view)
         if view.ownership is not None:
             self._owner_until = self._loop.time() + (view.ownership.remaining_ms - view.lag_ms) / 1000
+        if owner is not None and owner[2] and self._server is None:
+            if self.readiness.is_look_due(self._loop.time(), is_new=owner != self._owner):
+                self._spawn(self.readiness.look())
         if owner is None or owner == self._owner:
             return
         before, self._owner = self._owner, owner
@@ -385,8 +376,6 @@ class Node:
                     "address": owner[2],
                 },
             )
-        if owner[2] and self._server is None and not self._ready.done():
-            self._spawn(self._be_ready_as_relay())
 
     def _owner_of(self, view: LeaseView) -> tuple[int, str, str] | None:
         if view.held is not None:
@@ -403,6 +392,8 @@ class Node:
         keeper = self._keeper
         assert keeper is not None, "asked while the node runs"
         if view.asked == REQUEST_MOVE:
+            if self._server is None and view.held is not None:
+                return  # it is done once this node serves
             keeper.has_done(REQUEST_MOVE)
             if self._server is not None and not self._is_leaving:
                 logger.info("moving to another node", extra={"event": "cluster.moving"})
@@ -427,38 +418,31 @@ class Node:
 
     # Owning.
 
-    async def _build(self, acquired: Acquired) -> None:
+    async def _build(self, building: Building) -> None:
         """Read the log and serve."""
-        keeper = self._keeper
+        keeper, acquired = self._keeper, building.acquired
         assert keeper is not None, "a node builds while it runs"
         started = self._loop.time()
         server: Server | None = None
         try:
-            assembly = await self._run(
-                self._assemble, self._options, self._clock(), acquired, self._may_retry
-            )
+            assembly = await building.assemble(self._assemble, self._options, self._clock())
             keeper.replayed(assembly.last_frame)
             server = Server(
                 self._options, assemble=lambda *_: assembly, clock=self._clock, page=self._page, seat=self
             )
-            ready = replace(await server.start(), node=self._cluster.node)
+            await building.start(server)
             server.root_key_replaced = self._take_root_key
-            await self._settings.call(self._settings.table.put, ROOT_KEY, assembly.root_key.encode())
+            await self.readiness.share(assembly.root_key)
+            building.check()
+            if keeper.view().held != acquired:
+                raise TakeoverGivenUp
         except Exception as error:  # noqa: BLE001 - whatever it was, this node cannot serve the shard now
             if server is not None:
                 await server.kill()
-            is_passing = isinstance(error, (StoreUnreachable, OutcomeUnknown))
-            keeper.withdraw(self._takeovers.failed(error) if is_passing else None)
-            keeper.drained()
-            self._is_building = False
-            if not is_passing:
-                self._end(error)
+            self._building = None
+            self._not_built(keeper, error, is_given_up=building.is_given_up)
             return
-        self._is_building = False
-        if keeper.view().held != acquired or self._is_stopping or self._is_leaving:
-            await server.kill()
-            keeper.drained()
-            return
+        self._building = None
         self._server = server
         self._takeovers.succeeded()
         keeper.publish(self._names.advertised)
@@ -473,16 +457,25 @@ class Node:
                 "seconds": round(self._loop.time() - started, 3),
             },
         )
-        if not self._ready.done():
-            self._ready.set_result(ready)
+        self.readiness.announce(assembly.root_key)
         self._spawn(self._watch(server))
         self._review()
 
-    def _take_root_key(self, ready: ReadyInfo, key: str) -> None:
-        """Other nodes, and `pairbus connection-string`, find the new root key in the database."""
-        if self.root_key_replaced is not None:
-            self.root_key_replaced(replace(ready, node=self._cluster.node), key)
-        self._spawn(self._settings.call(self._settings.table.put, ROOT_KEY, key.encode()))
+    def _not_built(self, keeper: LeaseKeeper, error: Exception, *, is_given_up: bool) -> None:
+        """The lease is given back at once: nobody serves before."""
+        if is_given_up or isinstance(error, TakeoverGivenUp):
+            keeper.drained()
+            return
+        is_passing = isinstance(error, (StoreUnreachable, OutcomeUnknown))
+        keeper.withdraw(self._takeovers.failed(error) if is_passing else None)
+        keeper.drained()
+        if not is_passing:
+            self._end(error)
+
+    def _take_root_key(self, _: ReadyInfo, key: str) -> None:
+        """The root key was replaced."""
+        self.readiness.announce(key)
+        self._spawn(self.readiness.share(key))
 
     async def _watch(self, server: Server) -> None:
         error = await server.wait_ended()
@@ -493,19 +486,15 @@ class Node:
             else:
                 self._end(error)
 
-    async def _be_ready_as_relay(self) -> None:
-        key = await self._settings.call(self._settings.table.get, ROOT_KEY)
-        if key is None or self._ready.done():
-            return
-        self._ready.set_result(relay_ready(self._options, self._cluster.node, *self._addresses, key.decode()))
-
     async def _leave(self) -> None:
         """Give the shard up, if this node has it: clients first, then the lease."""
         keeper, server = self._keeper, self._server
         if self._is_leaving or keeper is None:
             return
         if server is None:
-            if not self._is_building:
+            if self._building is not None:
+                self._building.give_up()  # it gives the lease back
+            else:
                 keeper.drained()
             return
         self._is_leaving = True
@@ -530,6 +519,8 @@ class Node:
         )
         self._fenced_since = self._fenced_since or self._loop.time()
         self._relay.cut_relayed()
+        if self._building is not None:
+            self._building.give_up()
         if self._server is not None:
             self._server.fail(error)
             self._server.cut_connections()
@@ -551,7 +542,7 @@ class Node:
         return self._keeper is None or self._keeper.may_flush()
 
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        return self._addresses
+        return self.readiness.addresses
 
     def held_objects(self) -> int:
         """About how many objects what is stored takes in memory; 0 while another node is the owner."""

@@ -34,6 +34,7 @@ from pairbus.storage.table.ports import (
 
 if TYPE_CHECKING:
     from pairbus.storage.table.frame import Frame
+    from pairbus.storage.table.patience import Patience
     from pairbus.storage.table.ports import FrameWriter
 
 logger = logging.getLogger(__name__)
@@ -120,13 +121,10 @@ class Appender:
         """On a full database: what is certainly left of the reserve that was given up; read by the owner's thread."""
         return max(0, self._given_up - self._spent)
 
-    def begin(self, first: int, lost: Callable[[OutcomeUnknown], None]) -> None:
-        """Before the first commit; ``first`` is the first frame there is. Raises StoreFailed or StoreFenced, and what ``lost`` raises.
-
-        ``lost``: called after each connection that was lost, returns when the next try may begin.
-        """
+    def begin(self, first: int, patience: Patience) -> None:
+        """Before the first commit; ``first`` is the first frame there is. Raises StoreFailed or StoreFenced, and what ``patience`` raises."""
         self._dropped_below = first
-        self._fill_reserve(lost)
+        self._fill_reserve(patience)
 
     def _became_full(self) -> None:
         if not self.is_full:
@@ -254,16 +252,18 @@ class Appender:
                 f"Nothing in it was acknowledged. Give the database more space: {error}"
             ) from error
 
-    def _fill_reserve(self, lost: Callable[[OutcomeUnknown], None] | None = None) -> None:
+    def _fill_reserve(self, patience: Patience | None = None) -> None:
         """Hold the reserve again, or give up at once what of it fits: then that much is certain to be there for settlements.
 
-        ``lost``: as for ``begin``; None: after a lost connection a later commit tries again.
+        ``patience``: as for ``begin``; None: after a lost connection a later commit tries again.
         """
         self._refill_wait = self._refill_commits
         if not self._reserve_bytes:
             self.is_full = False
             return
         while self._held < self._reserve_bytes:
+            if patience is not None:
+                patience.check()
             try:
                 self._held = self._writer.hold_reserve(self._reserve_bytes)
             except TableFull:
@@ -271,10 +271,10 @@ class Appender:
                 self._refill_commits = min(2 * self._refill_commits, REFILL_COMMITS_MAX)
                 return
             except OutcomeUnknown as error:
-                if lost is None:
+                if patience is None:
                     return
                 self.repetitions += 1
-                lost(error)
+                patience.lost(error)
             except TableFailed as error:
                 raise StoreFailed(f"the reserve cannot be written: {error}") from error
         if self.is_full:

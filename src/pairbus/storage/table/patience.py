@@ -48,6 +48,13 @@ class Patience:
         self.since: float | None = None
         """Since when every try has failed; None: the last one succeeded."""
 
+    def check(self) -> None:
+        """Between two steps that went well. Raises StoreUnavailable if this node is to read no further."""
+        if not self._may_retry():
+            raise StoreUnavailable(
+                "the log was not read to its end, because this node stops or lost the shard"
+            )
+
     def lost(self, error: OutcomeUnknown) -> None:
         """A try has failed: return when the next one may begin. Raises StoreUnavailable, or StoreUnreachable after ``seconds_max``."""
         if not self._may_retry():

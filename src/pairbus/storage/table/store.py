@@ -102,8 +102,8 @@ class TableStore(Store):
         reader: Reads frames; used during replay, then by the reading thread.
         epoch: Of this owner.
         fence: The frame that begins this owner's epoch: what lies before is replayed, our frames begin behind.
-        may_retry: Whether a commit whose outcome is unknown may still be repeated: False once this node stops or another owns the
-            shard.
+        may_retry: Whether to read on in replay, and whether a commit whose outcome is unknown may still be repeated: False once this
+            node stops or another owns the shard.
         pause: Waits for so many seconds; of the commit thread and the reading thread.
         clock: Seconds of a monotonic clock: a replay that cannot go on is given up (``patience``).
         cache_bytes: Bound of the message bytes in memory.
@@ -212,6 +212,7 @@ class TableStore(Store):
         try:
             for frame in complete(self._reader, self._log_end, self._patience.lost, self._void):
                 self._patience.since = None
+                self._patience.check()
                 unit = frame.sequence >> self._unit_bits
                 first = first or frame.sequence
                 if account is None or account.number < unit:
@@ -238,7 +239,7 @@ class TableStore(Store):
         self._range_bytes = self._held_from((self._fence + 1) // self._range_frames * self._range_frames)
         try:
             self._patience.since = None
-            self._appender.begin(first, self._patience.lost)
+            self._appender.begin(first, self._patience)
         except StoreFenced:
             raise
         except StoreFailed as error:

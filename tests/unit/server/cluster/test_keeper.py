@@ -337,6 +337,17 @@ def test_a_request_is_seen_with_the_next_report_and_taken_off_when_done(bench: B
     bench.keeper.stop()
 
 
+def test_a_move_that_was_asked_of_the_process_before_this_one_is_taken_off(bench: Bench) -> None:
+    bench.table.epoch, bench.table.owner, bench.table.remaining = 1, "there", 60_000
+    bench.nodes.asked = REQUEST_MOVE
+    bench.keeper.start()
+    bench.until(lambda: bool(bench.nodes.reported))
+    bench.advance(1_100)
+    bench.until(lambda: bench.nodes.asked == "")
+    assert bench.keeper.view().asked == ""
+    bench.keeper.stop()
+
+
 def events(caplog: pytest.LogCaptureFixture, *names: str) -> list[str]:
     found = (str(getattr(one, "event", "")) for one in list(caplog.records))
     return [name for name in found if name in names]

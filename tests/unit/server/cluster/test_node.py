@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pairbus.errors import StoreFenced
+from pairbus.server.cluster.building import Building
 from pairbus.server.cluster.keeper import LeaseView
 from pairbus.server.cluster.lease import LeaseState
 from pairbus.server.cluster.node import FENCED_SECONDS_MAX, Node
@@ -56,11 +57,11 @@ async def test_a_node_that_cannot_read_the_log_gives_the_lease_back_and_says_why
     keeper: Any = FakeKeeper()
     node._keeper = keeper
     for pause_ms in (1_000, 2_000):
-        node._is_building = True
-        await node._build(Acquired(1, 1))
+        node._building = Building(Acquired(1, 1), lambda: True)
+        await node._build(node._building)
         assert keeper.calls == [("withdraw", pause_ms), ("drained", None)]
         keeper.calls.clear()
-    assert not node._is_building
+    assert node._building is None
     assert not node._ended.done(), "it stays, relays, and tries again"
     status, _, body = node.health("/health")
     assert (status, json.loads(body)["reason"]) == (
