@@ -49,6 +49,29 @@ def test_a_name_that_no_row_has_and_two_namespaces_at_once_are_doubts() -> None:
     assert "one primary at a time" in choose(seen(("a", "b"), ("alias",)), ["alias"]).doubt
 
 
+def test_what_a_secondary_accepted_for_itself_is_left_out() -> None:
+    own = Seen(SENT, "", "shared")
+    choice = choose([*seen(("contoso",), ("contoso",)), own])
+    assert choice == Choice((), ("shared",), secondaries=("shared",))
+    assert choice.unheard == ()  # its times without an audit matter
+    # Its log tells that it is the secondary, also if nothing was parked.
+    assert choose([Seen(RECEIVED, "", "contoso"), own, Seen(BACKLOG, "", "shared")]) == choice
+    assert choose([*seen(("contoso",), ("contoso",)), own], ["contoso"]) == choice
+    # Its arrivals may be among those without a namespace; and a namespace that has no backlog is no secondary.
+    assert choose([*seen(("",), ("contoso",)), own]) == Choice()
+    assert choose([*seen(("contoso",), ("contoso",)), Seen(SENT, "", "alias")]) == Choice()
+
+
+def test_of_namespaces_that_are_each_others_secondary_the_gaps_of_both_matter() -> None:
+    here, there = ("alpha", "beta")
+    rows = [Seen(RECEIVED, "", here), Seen(SENT, "", here), Seen(SENT, there, here)]
+    rows += [Seen(role, name, there) for role in (SENT, BACKLOG) for name in ("", here)]
+    choice = choose(rows)
+    assert (choice.parked_others, choice.direct_others, choice.unheard) == ((there,), (there,), ())
+    # Those of another primary with no backlog do not.
+    assert choose(seen((here, there), (here, there)), [here]).unheard == (there,)
+
+
 def test_a_host_name_counts_by_its_first_part() -> None:
     assert namespace_key(" Contoso.servicebus.windows.net") == "contoso"
     assert namespace_key(None) == ""

@@ -111,7 +111,7 @@ class Gap:
     """A time in which a namespace had no message audit."""
 
     namespace: str
-    """Empty where the row is in a journal that is still open."""
+    """Empty where the rows name none."""
     first: datetime | None
     """None: its audit log begins at ``last``."""
     last: datetime | None
@@ -146,7 +146,7 @@ class Certificate:
     journals: tuple[str, ...] = ()
     repeated_parts: int = 0
     left_out: int = 0
-    """Rows about another primary."""
+    """Rows about another primary, or about entities of the secondary itself."""
     doubt: str = ""
     """Why nothing is proven, whatever the counts: the inputs do not say which primary rows are about. Else empty."""
     gaps: tuple[Gap, ...] = ()

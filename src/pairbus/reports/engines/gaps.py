@@ -29,7 +29,7 @@ class Note:
     role: str
     kind: str
     namespace: str
-    """As ``namespace_key`` gives it; empty in a journal that is open."""
+    """As ``namespace_key`` gives it; empty if the row names none."""
     ms: int
     detail: str
 

@@ -1,5 +1,5 @@
 """Which primary a certificate is about. One secondary may have the backlog queues of several primaries, and these may have destinations of the
-same name: what is said of one primary must not stand for another.
+same name: what is said of one primary must not stand for another. Nor are the messages of the secondary's own entities those of the primary.
 
 Both engines collect the names, take the choice from here, and leave out the rows of other primaries.
 """
@@ -7,7 +7,7 @@ Both engines collect the names, take the choice from here, and leave out the row
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pairbus.reports.engines.audit_log import BACKLOG, DEAD_LETTER, RECEIVED, SENT
@@ -39,10 +39,17 @@ class Choice:
     """Rows of these namespaces that are not about a backlog queue are left out."""
     doubt: str = ""
     """Why the answer cannot be trusted; empty if it can."""
+    secondaries: tuple[str, ...] = ()
+    """Those of ``direct_others`` that have the backlog."""
 
     @property
     def leaves_out(self) -> bool:
         return bool(self.parked_others or self.direct_others)
+
+    @property
+    def unheard(self) -> tuple[str, ...]:
+        """Namespaces whose times without an audit do not matter: no row of them counts."""
+        return tuple(name for name in self.direct_others if name not in self.secondaries)
 
 
 def namespace_key(namespace: str | None) -> str:
@@ -51,8 +58,28 @@ def namespace_key(namespace: str | None) -> str:
 
 
 def choose(seen: Iterable[Seen], wanted: Sequence[str] = ()) -> Choice:
-    """Choose the rows of one primary: the one that ``wanted`` names, else the one whose arrivals are given."""
+    """Choose the rows of one primary: the one that ``wanted`` names, else the one whose arrivals are given. Without the rows of secondaries that are
+    not about a backlog queue.
+    """
     rows = list(seen)
+    choice = _choose_primary(rows, wanted)
+    if choice.doubt:
+        return choice
+    secondaries = {row.namespace for row in rows if row.namespace and (row.role == BACKLOG or row.primary)}
+    arrivals = {row.namespace for row in rows if row.role == RECEIVED and not row.primary}
+    own: set[str] = set()
+    # Only if it is known whose arrivals are given: else the secondary's may be among them.
+    if arrivals and "" not in arrivals:
+        accepted = {row.namespace for row in rows if row.role in DIRECT_ROLES and not row.primary}
+        primary = arrivals - set(choice.direct_others) | {namespace_key(name) for name in wanted}
+        own = secondaries & accepted - primary
+    others = own | set(choice.direct_others)
+    return replace(
+        choice, direct_others=tuple(sorted(others)), secondaries=tuple(sorted(others & secondaries))
+    )
+
+
+def _choose_primary(rows: Sequence[Seen], wanted: Sequence[str]) -> Choice:
     parked = {row.primary for row in rows if row.primary and row.role in PARKED_ROLES}
     arrivals = {row.namespace for row in rows if row.role == RECEIVED and not row.primary}
     named = arrivals - {""}

@@ -371,7 +371,7 @@ def reconcile(
     for role, count in left_out.items():
         reader.counts[role, "used"] -= count
         reader.counts[role, "other"] += count
-    hidden = hidden_by(reader.notes, since_ms, until_ms, choice.direct_others)
+    hidden = hidden_by(reader.notes, since_ms, until_ms, choice.unheard)
     rows = [listed_once(part, measures) for part in parts] or [nothing(measures)]
     known = fates_of(grouped(pa.concat_tables(rows), measures), until, hidden)
     totals = {name: _sum(known[name]) for name in ("accepted", "found", *FATE_COLUMNS, *THERE)}

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 LEFT_OUT: Final = "left out"
-"""The status of rows about another primary."""
+"""The status of rows about another primary, or about entities of the secondary itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def read_ledgers(
     rows = _said(judged, with_body, measures, _deletions(spark, marks), choice, since_ms)
     if any(one.role == SENT and one.primary for one in seen):
         rows, measures = outside_counted(rows, measures)
-    hidden = hidden_by(_notes(marks), since_ms, until_ms, choice.direct_others)
+    hidden = hidden_by(_notes(marks), since_ms, until_ms, choice.unheard)
     return Ledgers(inputs, rows, measures, quarantined, choice, has_topics, hidden)
 
 
@@ -137,7 +137,7 @@ def _seen(raw: DataFrame) -> tuple[list[Seen], bool]:
 
 
 def _is_other(choice: Choice) -> Column:
-    """Whether a row is about another primary than the chosen one."""
+    """Whether a row is not about the chosen primary."""
     parked = f.col("role").isin(*PARKED_ROLES) & f.expr(_PRIMARY).isin(*choice.parked_others)
     direct = f.col("role").isin(*DIRECT_ROLES) & f.expr(_NAMESPACE).isin(*choice.direct_others)
     return f.when(f.col("is_backlog"), parked).otherwise(direct)
