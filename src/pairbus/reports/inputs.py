@@ -1,7 +1,11 @@
 """Which files to read: each part once, the damaged ones named, journals that are still open made readable (D8).
 
 A part is known by its namespace, its hour and its name, which carries the life of the broker that wrote it. A life writes a part again as it grows, so of
-several copies the one with the most rows, then the highest counts, is the newest complete one.
+several copies the one with the most rows, then the highest counts, is the newest complete one. The rows of an open journal are known as the part that
+its broker will make of them: if that part is found anywhere, it counts instead.
+
+Brokers go on while their files are read. A message moves from a sender, over the backlog, to its destination, so files are read in that order: what has
+left one place is then found in the next. A directory that serves as several inputs is read once, in the state in which it is read last.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +23,7 @@ from urllib.parse import unquote, urlparse
 from pyarrow import compute, parquet
 
 from pairbus.errors import UsageError
-from pairbus.server.logs.message_journal import convert
+from pairbus.server.logs.message_journal import convert, namespace_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -54,7 +58,7 @@ class Inputs:
     """Of the Parquet files, those with times in nanoseconds, which Spark reads as plain numbers."""
     lines: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
-    """Copies of parts that are read from elsewhere."""
+    """Copies of parts that are read from elsewhere, and journals of which the part is read."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Files that are not readable, and why."""
     journals: list[str] = field(default_factory=list)
@@ -87,6 +91,8 @@ class Wanted:
     """Whether times may have nanoseconds."""
     may_be_empty: bool = True
     """Whether a broker's folder without a file counts: nothing has happened there yet."""
+    order: tuple[str, ...] = ()
+    """The inputs in the order in which messages move through them, if there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,22 @@ class _Part:
     modified: int
     is_unsure: bool = False
     has_nanoseconds: bool = False
+    journal: str = ""
+    """The open journal whose rows these are."""
+
+
+@dataclass(slots=True)
+class _Listing:
+    """What is in one place."""
+
+    is_found: bool = False
+    """Whether it is a place for files of the kind, with or without one."""
+    parts: list[_Part] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    line_rows: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
+    empty_journals: list[str] = field(default_factory=list)
+    kept: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list)
 
 
 def is_remote(location: str) -> bool:
@@ -115,19 +137,80 @@ def find_inputs(spark: SparkSession | None, locations: Sequence[str], wanted: Wa
     Raises:
         UsageError: A place is not there or holds nothing of the kind, or a file has other columns.
     """
+    return find_all(spark, {"": locations}, wanted)[""]
+
+
+def find_all(
+    spark: SparkSession | None, locations: Mapping[str, Sequence[str]], wanted: Wanted
+) -> dict[str, Inputs]:
+    """The same for several inputs of brokers that may go on meanwhile.
+
+    Raises:
+        UsageError: As ``find_inputs``.
+    """
+    roots = {
+        role: {location: _roots(location, wanted) for location in places}
+        for role, places in locations.items()
+    }
+    last: dict[str, int] = {}
+    paths: dict[str, str] = {}
+    for role, places in roots.items():
+        at = wanted.order.index(role) if role in wanted.order else 0
+        for found in places.values():
+            paths = found | paths
+            last |= {root: max(at, last.get(root, at)) for root in found}
+    listings = {
+        root: _listed(spark, paths[root], wanted) for root in sorted(last, key=lambda root: last[root])
+    }
+    for places in roots.values():
+        for location, found in places.items():
+            if not any(listings[root].is_found for root in found):
+                raise UsageError(
+                    f"{location} holds no {wanted.what}: name the data directory of a broker, or one with *.parquet or *.jsonl files"
+                )
+    inputs = {}
+    for role, places in roots.items():
+        of_role = dict.fromkeys(root for found in places.values() for root in found)
+        inputs[role] = _joined([listings[root] for root in of_role], list(places), wanted)
+    return inputs
+
+
+def _roots(location: str, wanted: Wanted) -> dict[str, str]:
+    """The files and directories to look through: a broker's own folder, those of several brokers below one directory, as `pairbus up` keeps them,
+    or the place itself. Each by its one name, and as it was given.
+    """
+    if is_remote(location):
+        return {location: location}
+    root = Path(unquote(urlparse(location).path) if location.startswith("file://") else location)
+    if not root.exists():
+        raise UsageError(f"there is no {wanted.what} at {root}: no such file or directory")
+    found = [root]
+    if (root / wanted.folder).is_dir():
+        found = [root / wanted.folder]
+    elif root.is_dir():
+        below = sorted(folder for folder in root.rglob(wanted.folder) if folder.is_dir())
+        if not below and (root / STORE).is_dir():
+            raise UsageError(f"{root} has no {wanted.what}: {wanted.remedy}")
+        found = below or found
+    return {str(path.resolve()): str(path) for path in found}
+
+
+def _joined(listings: Sequence[_Listing], locations: Sequence[str], wanted: Wanted) -> Inputs:
+    """What is in all places of one input, each part once."""
     found = Inputs()
-    parts: dict[str, list[_Part]] = {}
-    for location in locations:
-        if is_remote(location):
-            assert spark is not None, location
-            is_found = _list_remote(spark, location, parts, found)
-        else:
-            is_found = _list_local(_local(location), wanted, parts, found)
-        if not is_found:
-            raise UsageError(
-                f"{location} holds no {wanted.what}: name the data directory of a broker, or one with *.parquet or *.jsonl files"
-            )
-    for copies in parts.values():
+    copies_of: dict[str, list[_Part]] = {}
+    journals: set[str] = set()
+    for listing in listings:
+        found.lines += listing.lines
+        found.rows += listing.line_rows
+        found.damaged |= listing.damaged
+        found.kept += listing.kept
+        journals.update(listing.empty_journals)
+        for part in listing.parts:
+            copies = copies_of.setdefault(part.key, [])
+            if all(other.path != part.path for other in copies):
+                copies.append(part)
+    for copies in _with_remote(copies_of):
         chosen = copies[0] if len(copies) == 1 else max(copies, key=lambda part: _age(part, wanted.weight))
         found.parquet.append(chosen.path)
         found.rows += chosen.rows
@@ -135,7 +218,9 @@ def find_inputs(spark: SparkSession | None, locations: Sequence[str], wanted: Wa
             found.unsure.append(chosen.path)
         if chosen.has_nanoseconds:
             found.nanoseconds.append(chosen.path)
-        found.repeated += [part.path for part in copies if part is not chosen]
+        if chosen.journal:
+            journals.add(chosen.journal)
+        found.repeated += [part.journal or part.path for part in copies if part is not chosen]
     if found.damaged and not found.parquet and not found.lines:
         path, why = next(iter(found.damaged.items()))
         raise UsageError(f"{path} cannot be read ({why}), and there is no other {wanted.what}")
@@ -151,55 +236,53 @@ def find_inputs(spark: SparkSession | None, locations: Sequence[str], wanted: Wa
     found.parquet.sort()
     found.lines = sorted(set(found.lines))
     found.repeated.sort()
+    found.journals = sorted(journals)
     return found
 
 
-def _local(location: str) -> Path:
-    return Path(unquote(urlparse(location).path) if location.startswith("file://") else location)
+def _with_remote(copies_of: dict[str, list[_Part]]) -> list[list[_Part]]:
+    """The copies of each part. What only Spark can reach does not tell its namespace: it is a copy of the part with its hour and name."""
+    named = {key.partition("\n")[2]: key for key in copies_of if "\n" in key}
+    for key in [key for key in copies_of if key in named]:
+        copies_of[named[key]] += copies_of.pop(key)
+    return list(copies_of.values())
 
 
-def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> bool:
-    if not root.exists():
-        raise UsageError(f"there is no {wanted.what} at {root}: no such file or directory")
+def _listed(spark: SparkSession | None, location: str, wanted: Wanted) -> _Listing:
+    """What is in one of the places that ``_roots`` gives."""
+    if is_remote(location):
+        assert spark is not None, location
+        return _listed_remote(spark, location)
+    root = Path(location)
     # A broker's own folder may be empty: nothing has happened there yet.
-    is_found = (root / wanted.folder).is_dir()
-    if is_found:
-        root = root / wanted.folder
-    elif root.is_dir():
-        # Several brokers' data below one directory, as `pairbus up` keeps them: their own folders and nothing else.
-        below = sorted(folder for folder in root.rglob(wanted.folder) if folder.is_dir())
-        if below:
-            for folder in below:
-                _list_local(folder.parent, wanted, parts, found)
-            return True
-        if (root / STORE).is_dir():
-            raise UsageError(f"{root} has no {wanted.what}: {wanted.remedy}")
+    found = _Listing(is_found=root.name == wanted.folder and root.is_dir())
     if root.is_dir():
         # Journals first: one that its broker turns into Parquet meanwhile is then found in that form.
         for journal in sorted(root.rglob(f"{JOURNALS}*.log")):
-            is_found = True
-            found.journals.append(str(journal))
-            for made in _converted(journal, found):
-                if not (journal.parent / made.parent.name / made.name).exists():
-                    _add_parquet(made, wanted, parts, found)
+            found.is_found = True
+            made = _converted(journal, found)
+            if not made:
+                found.empty_journals.append(str(journal))
+            for part in made:
+                _add_parquet(part, wanted, found, str(journal))
     for file in [root] if root.is_file() else sorted(root.rglob("*")):
         if any(name.startswith((".", "_")) for name in file.relative_to(root).parts) or not file.is_file():
             continue
         if file.suffix == PARQUET:
-            is_found = True
-            _add_parquet(file, wanted, parts, found)
+            found.is_found = True
+            _add_parquet(file, wanted, found)
         elif file.suffix in LINES:
-            is_found = True
+            found.is_found = True
             found.lines.append(str(file.resolve()))
-            found.rows += file.stat().st_size // LINE_BYTES
+            found.line_rows += file.stat().st_size // LINE_BYTES
         elif root.is_file():
             raise UsageError(
                 f"{file} is no {wanted.what}: it must be *.parquet or *.jsonl, with the columns {', '.join(wanted.columns)}"
             )
-    return is_found
+    return found
 
 
-def _add_parquet(file: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> None:
+def _add_parquet(file: Path, wanted: Wanted, found: _Listing, journal: str = "") -> None:
     try:
         with parquet.ParquetFile(file) as opened:
             metadata, schema = opened.metadata, opened.schema_arrow
@@ -207,15 +290,19 @@ def _add_parquet(file: Path, wanted: Wanted, parts: dict[str, list[_Part]], foun
         found.damaged[str(file)] = str(error).splitlines()[0]
         return
     _check_columns(file, schema, wanted)
-    resolved = file.resolve()
+    resolved = str(file.resolve())
     is_part = file.name.startswith("part-") and file.parent.name.startswith(HOUR)
-    key = f"{_namespace(metadata)}\n{file.parent.name}/{file.name}" if is_part else str(resolved)
-    is_unsure = wanted.hour_column is not None and not _is_of_its_hour(file, metadata, wanted.hour_column)
-    copies = parts.setdefault(key, [])
-    has_nanoseconds = any(_NANOSECONDS in str(schema.field(name).type) for name in wanted.columns)
-    if all(part.path != str(resolved) for part in copies):
-        modified = file.stat().st_mtime_ns
-        copies.append(_Part(str(resolved), key, metadata.num_rows, modified, is_unsure, has_nanoseconds))
+    found.parts.append(
+        _Part(
+            resolved,
+            f"{_namespace(metadata)}\n{file.parent.name}/{file.name}" if is_part else resolved,
+            metadata.num_rows,
+            file.stat().st_mtime_ns,
+            wanted.hour_column is not None and not _is_of_its_hour(file, metadata, wanted.hour_column),
+            any(_NANOSECONDS in str(schema.field(name).type) for name in wanted.columns),
+            journal,
+        )
+    )
 
 
 def _namespace(metadata: parquet.FileMetaData) -> str:
@@ -281,32 +368,46 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(name if name.strip() else repr(name) for name in names[:20]) or "no column at all"
 
 
-def _age(part: _Part, weight: str | None) -> tuple[int, int, int, str]:
-    """Grows with every time a part was written."""
+def _age(part: _Part, weight: str | None) -> tuple[bool, int, int, int, str]:
+    """Grows with every time a part was written. What a broker has written as a part stands for all of its journal; a copy of the journal may lack
+    rows, or have rows that never counted because the broker crashed.
+    """
     total = 0
     if weight is not None and "://" not in part.path:
         total = int(
             compute.sum(parquet.read_table(part.path, columns=[weight], partitioning=None)[weight]).as_py()
             or 0
         )
-    return part.rows, total, part.modified, part.path
+    return not part.journal, part.rows, total, part.modified, part.path
 
 
-def _converted(journal: Path, found: Inputs) -> list[Path]:
-    """The rows of an open journal as Parquet, as its broker will write them; nothing if the broker just did."""
+def _converted(journal: Path, found: _Listing) -> list[Path]:
+    """The rows of an open journal as Parquet, as its broker will write them; nothing if it has none, or the broker just did.
+
+    Raises:
+        UsageError: It does not name its namespace, so its rows could stand for those of another one.
+    """
     place = tempfile.TemporaryDirectory(prefix="pairbus-journal-", ignore_cleanup_errors=True)
-    found.kept.append(place)
     made = Path(place.name)
     try:
         copy = Path(shutil.copy(journal, made / journal.name))
     except FileNotFoundError:
         return []
-    convert(copy, made, namespace="")
+    namespace = namespace_of(copy)
+    if namespace is None:
+        return []
+    if not namespace:
+        raise UsageError(
+            f"{journal} does not name its namespace: an older version wrote it. Start the broker of that directory with --audit: it turns "
+            "the journal into Parquet"
+        )
+    found.kept.append(place)
+    convert(copy, made, namespace)
     return sorted(made.rglob(f"*{PARQUET}"))
 
 
-def _list_remote(spark: SparkSession, location: str, parts: dict[str, list[_Part]], found: Inputs) -> bool:
-    is_found = False
+def _listed_remote(spark: SparkSession, location: str) -> _Listing:
+    found = _Listing()
     for pattern in ("*.parquet", "*.jsonl", "*.ndjson"):
         listed = (
             spark.read.format("binaryFile")
@@ -317,15 +418,14 @@ def _list_remote(spark: SparkSession, location: str, parts: dict[str, list[_Part
             .limit(FILES_MAX)
             .collect()
         )
-        is_found = is_found or bool(listed)
+        found.is_found = found.is_found or bool(listed)
         for row in listed:
             path = str(row["path"])
             if pattern != "*.parquet":
                 found.lines.append(path)
                 continue
             key = "/".join(path.split("/")[-2:])
-            copies = parts.setdefault(key if key.startswith("hour=") else path, [])
-            copies.append(
-                _Part(path, key, 0, int(row["modificationTime"].timestamp() * 1000), is_unsure=True)
-            )
-    return is_found
+            key = key if key.startswith(HOUR) else path
+            modified = int(row["modificationTime"].timestamp() * 1000)
+            found.parts.append(_Part(path, key, 0, modified, is_unsure=True))
+    return found

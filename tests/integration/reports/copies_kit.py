@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.integration.reports.ledger_kit import BACKLOG_QUEUE, NOON_MS, parked, row, write
+from tests.integration.reports import ledger_kit
+from tests.integration.reports.ledger_kit import BACKLOG_QUEUE, NOON_MS, row, write, write_log
 
 COPIES_MAX = 4
 STEP_MS = 1_000
@@ -21,6 +22,12 @@ STEP_MS = 1_000
 TTL = "TTLExpiredException"
 LATER_CANCELLED = "arrived, then cancelled there"
 NOWHERE = "completed and sent nowhere"
+WITH_QUEUE = "destroyed with its queue"
+SECONDARY = "standby"
+"""The namespace that has the backlog queues."""
+DELETED_QUEUE = "contoso/x-servicebus-transfer/4"
+OTHER_QUEUE = "other/x-servicebus-transfer/3"
+"""A backlog queue of another primary."""
 MESSAGE_MS = 10_000
 """Between the first copies of two messages."""
 STORIES = {
@@ -39,6 +46,7 @@ STORIES = {
     "cancelled": "cancelled",
     "purged": "",
     NOWHERE: "",
+    WITH_QUEUE: "",
     "set aside and deleted": "",
 }
 """What becomes of a parked copy, and its fate; none for those that are destroyed."""
@@ -62,8 +70,34 @@ class Copies:
     named: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How many copies have each fate that is named, by fate, message id and hash."""
 
-    def write(self, directory: Path) -> dict[str, list[str]]:
-        return {role: [write(directory / f"{role}.parquet", rows)] for role, rows in self.rows.items()}
+    last_ms: int = NOON_MS
+    """When the backlog queue was deleted, after everything else."""
+
+    def write(self, directory: Path, layout: str = "") -> dict[str, list[str]]:
+        """One file for each input; or as brokers keep their audit logs."""
+        if not layout:
+            return {role: [write(directory / f"{role}.parquet", rows)] for role, rows in self.rows.items()}
+        middle = (NOON_MS + self.last_ms) // 2
+        return {role: write_log(directory / role, rows, layout, middle) for role, rows in self.rows.items()}
+
+    def rows_of_others(self, number: int, message_id: str, whose: str) -> None:
+        """A message with the same name of another primary that has its backlog queues there too, or of a queue of the secondary itself. Neither says
+        anything about those of this primary.
+        """
+        known: dict[str, object] = {"sha256": f"{number:064x}", "time": NOON_MS + number * MESSAGE_MS}
+        if whose == "other primary":
+            entry = parked("sent", message_id, **{**known, "entity": OTHER_QUEUE})
+        elif whose:
+            entry = row("sent", message_id, **{**known, "namespace": SECONDARY})
+        else:
+            return
+        self.rows["sent"].append(entry)
+        self.rows["backlog"].append(entry)
+
+
+def parked(kind: str, message_id: str, **changes: object) -> dict[str, object]:
+    """One row of the secondary about a message in a backlog queue."""
+    return ledger_kit.parked(kind, message_id, **{"namespace": SECONDARY, **changes})
 
 
 def copies(count: int, seed: int) -> Copies:
@@ -83,12 +117,17 @@ def copies(count: int, seed: int) -> Copies:
             is_hidden=number < hidden,
             is_audit_sent=seed % 2 == 0,
         ).add(stories, chance.choice(["", "", *DIRECT]))
+        world.rows_of_others(number, message_id, chance.choice(["", "", "other primary", "secondary"]))
     # The audits of both brokers stopped before the first message, and resumed before the one after the last hidden one.
     stopped = datetime.fromtimestamp(NOON_MS / 1000 - 60, UTC)
     resumed = NOON_MS + hidden * MESSAGE_MS
-    for role in ("received", "backlog"):
-        note = row("audit-resumed", "", time=resumed, detail=stopped.isoformat(), **NO_MESSAGE)
-        begun = row("audit-begun", "", time=NOON_MS - 120_000, **NO_MESSAGE)
+    world.last_ms = NOON_MS + count * MESSAGE_MS
+    deletion = parked("entity-deleted", "", entity=DELETED_QUEUE, time=world.last_ms, sequence_number=0)
+    world.rows["backlog"].append({**deletion, "sha256": "", "destination": ""})
+    for role, namespace in (("received", "contoso"), ("backlog", SECONDARY)):
+        of_log = {**NO_MESSAGE, "namespace": namespace}
+        note = row("audit-resumed", "", time=resumed, detail=stopped.isoformat(), **of_log)
+        begun = row("audit-begun", "", time=NOON_MS - 120_000, **of_log)
         world.rows[role] += [
             note,
             {**note, "kind": "audit-stopped", "time": NOON_MS - 60_000, "detail": ""},
@@ -167,8 +206,9 @@ class _Message:
 
 def _rows(story: str, at: int, is_audit_sent: bool) -> Iterator[tuple[str, dict[str, object]]]:
     """What is written about a parked copy, and where; without its name."""
-    yield "sent", parked("sent", "", time=at)
-    yield "backlog", parked("sent", "", time=at)
+    queue = DELETED_QUEUE if story == WITH_QUEUE else BACKLOG_QUEUE
+    yield "sent", parked("sent", "", time=at, entity=queue)
+    yield "backlog", parked("sent", "", time=at, entity=queue)
     aside = f"{BACKLOG_QUEUE}/$DeadLetterQueue"
     if story.startswith("arrived"):
         yield "received", row("sent", "", time=at + 10)
@@ -195,5 +235,5 @@ def _rows(story: str, at: int, is_audit_sent: bool) -> Iterator[tuple[str, dict[
             yield "backlog", parked("completed", "", entity=aside, time=at + 20)
     elif story == "waiting and listed twice":
         yield from [("backlog", parked("held", "", time=at))] * 2
-    elif story != "waiting":
+    elif story not in ("waiting", WITH_QUEUE):
         yield "backlog", parked(story.partition(" ")[0], "", time=at + 10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +28,7 @@ from pairbus.reports.inputs import find_inputs
 from pairbus.reports.views.certificate import certificate_document
 from pairbus.reports.views.html import page
 from pairbus.reports.views.terminal import print_document
-from pairbus.server.logs.message_journal import BLOCK, MAGIC
-from tests.integration.reports.ledger_kit import NOON_MS, SHA, parked, row, write, write_table
+from tests.integration.reports.ledger_kit import NOON_MS, journal_bytes, parked, row, write, write_table
 from tests.integration.reports.planted_kit import Planted, bucket, plant
 from tests.integration.spark.kit import small_session
 
@@ -383,12 +381,10 @@ def test_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(
     part = "hour=2026-11-15T12/part-0000000000000001-life.parquet"
     older = write(tmp_path / "copy" / part, [row("sent", "a")])
     newer = write(tmp_path / "log" / part, [row("sent", "a"), row("sent", "b")])
-    fields = [NOON_MS, "sent", "orders", 1, "c", 4, SHA, "", ""]
-    lines = json.dumps(fields).encode() + b"\n"
-    block = BLOCK.pack(MAGIC, 1, len(lines), zlib.crc32(lines)) + lines
+    block = journal_bytes([row("sent", "c")], "contoso").rstrip(b"\0")
     (tmp_path / "data" / "messages-audit").mkdir(parents=True)
     # The last block was not written to its end.
-    journal = tmp_path / "data" / "messages-audit" / "journal-0000000000000001-life.log"
+    journal = tmp_path / "data" / "messages-audit" / "journal-0000000000000002-life.log"
     journal.write_bytes(block + block[:30])
     received = write(tmp_path / "received.parquet", [row("received", name) for name in "ab"])
     data = str(tmp_path / "data")

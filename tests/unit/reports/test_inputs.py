@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -15,9 +17,11 @@ pytest.importorskip("pyspark")
 from pairbus.errors import UsageError
 from pairbus.reports.bill.days import DAYS_MAX
 from pairbus.reports.engines import arrow
-from pairbus.reports.engines.audit_log import AUDIT
+from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, RECEIVED, SENT
 from pairbus.reports.engines.usage_log import AHEAD_MAX, EARLIEST, USAGE, usage_range
-from pairbus.reports.inputs import find_inputs
+from pairbus.reports.inputs import find_all, find_inputs
+from pairbus.server.logs.message_journal import convert
+from tests.integration.reports.ledger_kit import NOON_MS, journal_bytes, parked, row
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 HOUR_MS = 3_600_000
@@ -105,3 +109,83 @@ def test_requests_about_a_whole_secondary_are_no_further_backlog_queue(tmp_path:
     recorded, _ = arrow.recorded_usage(usage_range(inputs, None, None, NOW), (), 0, (), 0)
 
     assert recorded.queues == 1
+
+
+def journal(data: Path, namespace: str, rows: list[dict[str, object]]) -> Path:
+    """An open journal in the data directory of a broker."""
+    file = data / AUDIT.folder / f"journal-{1:016}-{namespace}-life.log"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(journal_bytes(rows, namespace))
+    return file
+
+
+def test_the_rows_of_an_open_journal_have_its_namespace(tmp_path: Path) -> None:
+    journal(tmp_path, "contoso", [row("sent", "a"), row("sent", "b")])
+    found = find_inputs(None, [str(tmp_path)], AUDIT)
+    (made,) = found.parquet
+    assert pyarrow.parquet.ParquetFile(made).read()["namespace"].to_pylist() == ["contoso"] * 2
+    assert len(found.journals) == 1
+
+
+def test_a_journal_that_does_not_name_its_namespace_is_refused(tmp_path: Path) -> None:
+    journal(tmp_path, "", [row("sent", "a")])
+    with pytest.raises(UsageError, match="does not name its namespace: an older version wrote it"):
+        find_inputs(None, [str(tmp_path)], AUDIT)
+    # Without a row it says nothing.
+    journal(tmp_path, "", [])
+    assert find_inputs(None, [str(tmp_path)], AUDIT).parquet == []
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("copied", ["ab", "abc", "abcd"])
+def test_a_copy_of_a_journal_counts_as_the_part_that_was_made_of_it(tmp_path: Path, copied: str) -> None:
+    """Also one with a row that its broker cut off after a crash."""
+    copy = journal(tmp_path / "copy", "contoso", [row("sent", name) for name in copied])
+    whole = journal(tmp_path / "data", "contoso", [row("sent", name) for name in "abc"])
+    convert(whole, whole.parent, "contoso")
+    for places in (["copy", "data"], ["data", "copy"]):
+        found = find_inputs(None, [str(tmp_path / place) for place in places], AUDIT)
+        (path,) = found.parquet
+        assert Path(path).is_relative_to(tmp_path / "data")
+        assert (found.journals, found.repeated) == ([], [str(copy)])
+
+
+@pytest.mark.parametrize("is_parent", [False, True])
+def test_what_a_drain_moves_while_the_files_are_read_is_not_called_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_parent: bool
+) -> None:
+    """Whichever file is read next, a message is sent, one is parked and one is drained before."""
+    primary: list[dict[str, object]] = []
+    secondary: list[dict[str, object]] = []
+    secondary += [parked("sent", f"parked-{number}", namespace="standby") for number in range(9)]
+
+    reads: list[Path] = []
+
+    def go_on() -> None:
+        number = len(reads)
+        moment: dict[str, Any] = {"time": NOON_MS + number}
+        primary.append(row("sent", f"direct-{number}", **moment))
+        secondary.append(parked("sent", f"late-{number}", namespace="standby", **moment))
+        for name in (f"parked-{number}", f"late-{number}"):
+            primary.append(row("sent", name, **moment))
+            secondary.append(parked("completed", name, namespace="standby", **moment))
+        journal(tmp_path / "primary", "contoso", primary)
+        journal(tmp_path / "secondary", "standby", secondary)
+
+    go_on()
+    copy = shutil.copy
+
+    def copied(source: Path, target: Path) -> str:
+        reads.append(source)
+        go_on()
+        return str(copy(source, target))
+
+    monkeypatch.setattr("pairbus.reports.inputs.shutil.copy", copied)
+    a, b = str(tmp_path / "primary"), str(tmp_path / "secondary")
+    places = {SENT: [str(tmp_path)] if is_parent else [a, b], RECEIVED: [a], BACKLOG: [b]}
+
+    found = arrow.reconcile(find_all(None, places, AUDIT)).certificate
+
+    assert len(reads) == 2
+    fates = {fate: count for fate, count in found.fates.items() if count}
+    assert fates == {"arrived": found.accepted - fates["in_backlog"], "in_backlog": 6}

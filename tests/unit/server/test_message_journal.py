@@ -13,15 +13,24 @@ from pairbus.amqp.message.whole import encode_message
 from pairbus.gateway.telemetry.audit_rows import AuditRow
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
-from pairbus.server.logs.message_journal import BLOCK, MAGIC, TYPES, convert, encode_row
+from pairbus.server.logs.audit_reserve import AuditReserve
+from pairbus.server.logs.message_journal import (
+    BLOCK,
+    FIELDS,
+    MAGIC,
+    TYPES,
+    AuditJournal,
+    convert,
+    encode_row,
+    namespace_of,
+)
 
 NOW = 1_699_999_200_000
 
 
 def line(payload: bytes, path: str = "orders") -> dict[str, object]:
     row = AuditRow("sent", path, 7, NOW, scan(payload, False).blob, "")
-    names = [name for name in TYPES if name != "namespace"]
-    return dict(zip(names, json.loads(encode_row(row)), strict=True))
+    return dict(zip(FIELDS[:-1], json.loads(encode_row(row)), strict=True))
 
 
 def test_a_row_has_the_session_of_its_message_and_of_the_original_of_a_parked_one() -> None:
@@ -48,3 +57,24 @@ def test_a_journal_of_an_older_version_is_converted(tmp_path: Path) -> None:
     (part,) = tmp_path.glob("hour=*/part-*.parquet")
     (row,) = pyarrow.parquet.ParquetFile(part).read().to_pylist()
     assert (row["message_id"], row["namespace"], row["session_id"]) == ("m", "contoso", None)
+
+
+def test_a_journal_names_its_namespace_from_its_first_row_on(tmp_path: Path) -> None:
+    assert set(FIELDS) == set(TYPES)
+    reserve = AuditReserve(tmp_path, 0)
+    journal = AuditJournal(tmp_path, "contoso", 1, "boot", reserve)
+    assert namespace_of(journal.path) is None
+    rows = [AuditRow("sent", "orders", number, NOW, b"", "") for number in range(3)]
+    journal.write(1, rows[:2])
+    assert namespace_of(journal.path) == "contoso"
+    journal.write(2, rows[2:])
+    journal.close()
+    reserve.close()
+
+    convert(journal.path, tmp_path, "another name")
+
+    (part,) = tmp_path.glob("hour=*/part-*.parquet")
+    found = pyarrow.parquet.ParquetFile(part).read().to_pylist()
+    assert [(row["sequence_number"], row["namespace"]) for row in found] == [
+        (number, "contoso") for number in range(3)
+    ]

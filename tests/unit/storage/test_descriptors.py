@@ -90,7 +90,7 @@ def test_the_store_reads_and_writes_while_others_hold_every_descriptor(tmp_path:
 def test_a_new_journal_of_the_audit_finds_its_descriptors(tmp_path: Path) -> None:
     reserve = AuditReserve(tmp_path, 0)
     with all_descriptors_taken():
-        journal = AuditJournal(tmp_path, 1, "boot", reserve)
+        journal = AuditJournal(tmp_path, "contoso", 1, "boot", reserve)
     journal.close()
     reserve.close()
 

@@ -68,12 +68,12 @@ def computing(
         PairbusError: Spark did not start, or gave up.
     """
     from pairbus.reports.engines.base import LOCAL, takes_spark
-    from pairbus.reports.inputs import find_inputs, is_remote
+    from pairbus.reports.inputs import find_all, is_remote
 
     settings = spark_settings(options.settings)
 
     def found(spark: SparkSession | None) -> dict[str, Inputs]:
-        return {role: find_inputs(spark, places, wanted) for role, places in locations.items() if places}
+        return find_all(spark, {role: places for role, places in locations.items() if places}, wanted)
 
     remote = [place for places in locations.values() for place in places if is_remote(place)]
     inputs = None if remote else found(None)

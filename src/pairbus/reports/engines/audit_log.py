@@ -116,6 +116,7 @@ AUDIT: Final = Wanted(
     remedy="run the broker with --audit",
     takes_nanoseconds=True,
     local_rows_max=1_000_000,  # about 1 GB: memory holds all rows
+    order=(SENT, SPOOL, DEAD_LETTER, BACKLOG, RECEIVED),
 )
 COLUMNS: Final = (
     "kind", "message_id", "entity", "destination", "sequence_number", "time", "sha256", "body_sha256", "detail", "namespace", "session_id"

@@ -327,7 +327,9 @@ def _inputs(found: Certificate) -> Section:
             f"{many(len(found.journals), 'journal')} still open: the last rows written there were taken as durable"
         )
     if found.left_out:
-        remarks.append(f"{many(found.left_out, 'row')} about other primaries, or about the secondary's own entities, left out")
+        remarks.append(
+            f"{many(found.left_out, 'row')} about other primaries, or about the secondary's own entities, left out"
+        )
     if found.repeated_parts:
         remarks.append(f"{many(found.repeated_parts, 'copy', 'copies')} of parts skipped.")
     head = ("input", "rows", "used", "about something else", "quarantined")

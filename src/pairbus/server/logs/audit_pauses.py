@@ -51,7 +51,7 @@ def note_no_audit(namespace: Namespace, store: Store, directory: Path, boot_id: 
     if not namespace.audit_stopped_at:
         number = namespace.audited_batch + 1
         if directory.is_dir():
-            _write(directory, number, boot_id, now)
+            _write(directory, namespace.name, number, boot_id, now)
         mark = AuditMarked(number)
         store.append(mark)
         namespace.fold(mark)
@@ -67,13 +67,13 @@ def note_no_audit(namespace: Namespace, store: Store, directory: Path, boot_id: 
     )
 
 
-def _write(directory: Path, number: int, boot_id: str, now: int) -> None:
+def _write(directory: Path, namespace: str, number: int, boot_id: str, now: int) -> None:
     """A journal with the one row. Without it (the disk is full) the next audited start still writes when the audit stopped."""
     try:
         # A block that no batch stands for must not get its number from this start.
         for file in journal_files(directory):
             mend(file, number - 1)
-        data = encode_row(AuditRow(AUDIT_STOPPED, "", 0, now, b"", ""))
+        data = encode_row(AuditRow(AUDIT_STOPPED, "", 0, now, b"", ""), namespace)
         path = directory / f"journal-{number:016}-{boot_id}.log"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as stream:
             stream.write(BLOCK.pack(MAGIC, number, len(data), zlib.crc32(data)) + data)

@@ -110,7 +110,9 @@ class MessageAudit:
             self._end_journal()
             journal = None
         if journal is None:
-            journal = self._journal = AuditJournal(self._directory, number, self._boot_id, self._reserve)
+            journal = self._journal = AuditJournal(
+                self._directory, self._namespace, number, self._boot_id, self._reserve
+            )
         journal.write(number, rows)
 
     def finish(self) -> None:

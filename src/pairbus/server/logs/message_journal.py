@@ -1,7 +1,7 @@
 """Files of the message audit: journals of checksummed blocks, and the Parquet that is made of them.
 
-A block is ``magic, number, length, CRC-32`` and lines of JSON, one for each row. Behind the last block a journal in use, or one that a
-crash left, has zeros: its space is reserved ahead of writing.
+A block is ``magic, number, length, CRC-32`` and lines of JSON, one for each row. The first row of a journal also names the namespace. Behind the
+last block a journal in use, or one that a crash left, has zeros: its space is reserved ahead of writing.
 """
 
 from __future__ import annotations
@@ -44,16 +44,22 @@ TYPES: Final = {
     "detail": "text",
     "session_id": "text",
 }
-"""The columns and their types; ``docs/reference/usage-log.md`` tells what they mean. New ones come last: rows of an older journal end
-before them.
+"""The columns and their types; ``docs/reference/usage-log.md`` tells what they mean."""
+FIELDS: Final = (
+    "time", "kind", "entity", "sequence_number", "message_id", "size", "sha256", "destination", "detail", "session_id", "namespace"
+)  # fmt: skip
+"""What a line has, in this order. New ones come last: lines of an older journal end before them. The namespace is only in the first line of a
+journal, and not in those of older versions.
 """
 _JOURNALS: Final = "journal-*.log"
 GROWTH_BYTES: Final = 1 << 20
 """By how much a journal grows ahead of what is written."""
 
 
-def encode_row(row: AuditRow) -> bytes:
-    """A row as one line. The hash is of the body as it was sent: the bytes of its data sections, or the encoded value."""
+def encode_row(row: AuditRow, namespace: str = "") -> bytes:
+    """A row as one line; the first one of a journal has the namespace. The hash is of the body as it was sent: the bytes of its data sections, or
+    the encoded value.
+    """
     message_id = sha256 = destination = ""
     session: object = None
     size = 0
@@ -67,7 +73,7 @@ def encode_row(row: AuditRow) -> bytes:
         if session is None and destination:
             session = view.user(SESSION_PROPERTY)
         size = len(row.blob) - PREFIX_SIZE
-    fields = (
+    fields: tuple[object, ...] = (
         row.at,
         row.kind,
         row.path,
@@ -79,6 +85,8 @@ def encode_row(row: AuditRow) -> bytes:
         row.detail,
         session if isinstance(session, str) else None,
     )
+    if namespace:
+        fields = (*fields, namespace)
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
@@ -91,8 +99,11 @@ def _id_text(value: object) -> str:
 class AuditJournal:
     """One file that blocks are appended to. Its name holds the number of its first block and the id of the broker's start."""
 
-    def __init__(self, directory: Path, number: int, boot_id: str, reserve: AuditReserve) -> None:
+    def __init__(
+        self, directory: Path, namespace: str, number: int, boot_id: str, reserve: AuditReserve
+    ) -> None:
         self.path = directory / f"journal-{number:016}-{boot_id}.log"
+        self._namespace = namespace
         self._reserve = reserve
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         self._file = reserve.descriptors.run(lambda: os.open(self.path, flags, FILE_MODE))
@@ -107,9 +118,11 @@ class AuditJournal:
 
     def write(self, number: int, rows: list[AuditRow]) -> None:
         """Append a block; it is durable afterwards. Raises OSError."""
+        name = ""
         if not self._size:
             self._hour = rows[0].at - rows[0].at % HOUR_MS
-        data = b"".join([encode_row(row) for row in rows])
+            name = self._namespace
+        data = b"".join([encode_row(rows[0], name), *[encode_row(row) for row in rows[1:]]])
         block = memoryview(BLOCK.pack(MAGIC, number, len(data), zlib.crc32(data)) + data)
         lacking = self._size + len(block) - self._allocated
         if lacking > 0:
@@ -166,18 +179,34 @@ def mend(file: Path, durable_number: int) -> bool:
     return True
 
 
+def namespace_of(file: Path) -> str | None:
+    """The namespace that a journal names; empty in one of an older version. None if it has no row yet."""
+    for _, _, data in blocks(file):
+        for line in data.splitlines():
+            return _named(json.loads(line))
+    return None
+
+
+def _named(fields: list[object]) -> str:
+    at = FIELDS.index("namespace")
+    return str(fields[at] or "") if at < len(fields) else ""
+
+
 def convert(file: Path, directory: Path, namespace: str) -> None:
-    """Turn a journal into Parquet by hour and remove it. Done again after a crash it writes the same files."""
+    """Turn a journal into Parquet by hour and remove it. Done again after a crash it writes the same files. ``namespace`` is for a journal that does
+    not name it.
+    """
     by_hour: dict[int, list[list[object]]] = {}
     for _, _, data in blocks(file):
         for line in data.splitlines():
             fields = json.loads(line)
+            if not by_hour:
+                namespace = _named(fields) or namespace
             by_hour.setdefault(fields[0] - fields[0] % HOUR_MS, []).append(fields)
     part = file.name.replace("journal-", "part-").replace(".log", ".parquet")
-    names = [name for name in TYPES if name != "namespace"]
     for hour, rows in by_hour.items():
         columns: dict[str, list[object]] = {
-            name: [row[at] if at < len(row) else None for row in rows] for at, name in enumerate(names)
+            name: [row[at] if at < len(row) else None for row in rows] for at, name in enumerate(FIELDS)
         }
         columns["namespace"] = [namespace] * len(rows)
         write_part(directory / hour_name(hour), part, TYPES, columns)

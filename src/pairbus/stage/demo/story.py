@@ -385,16 +385,14 @@ class _Story:
     def _spark_certificate(self) -> dict[str, object]:
         from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, RECEIVED, SENT
         from pairbus.reports.engines.spark import SparkEngine
-        from pairbus.reports.inputs import find_inputs
+        from pairbus.reports.inputs import find_all
         from pairbus.reports.views.json import certificate_json
 
         self._scene.act = "The proof: Spark joins what was promised with what arrived"
         sent, received = write_ledgers(self._book, self._work, wall_ms() - steady_ms())
         backlog = self._members[SECONDARY].data
-        inputs = {
-            role: find_inputs(None, [str(path)], AUDIT)
-            for role, path in ((SENT, sent), (RECEIVED, received), (BACKLOG, backlog))
-        }
+        places = {SENT: [str(sent)], RECEIVED: [str(received)], BACKLOG: [str(backlog)]}
+        inputs = find_all(None, places, AUDIT)
         done = SparkEngine(self._spark()).reconcile(inputs, None, with_body=True, with_order=False)
         return certificate_json(done.certificate)
 
