@@ -187,3 +187,42 @@ def test_acknowledged_configuration_survives_a_kill() -> None:
             admin.get_queue("gone")
         assert [rule.name for rule in admin.list_rules("t", "s")] == ["r"]
         admin.close()
+
+
+def test_accessed_at_survives_a_restart() -> None:
+    from pairbus.testing import Namespace
+
+    with Namespace("contoso", queues=["q", "unused"], topics=["t"]) as running:
+        options = {"connection_verify": str(running.ca_file)}
+        admin = Admin("sync", running.connection_string, lambda _: options)
+        admin.create_subscription("t", "s")
+
+        def times() -> list[dt.datetime]:
+            return [
+                admin.get_queue_runtime_properties("q").accessed_at_utc,
+                admin.get_topic_runtime_properties("t").accessed_at_utc,
+                admin.get_subscription_runtime_properties("t", "s").accessed_at_utc,
+                admin.get_queue_runtime_properties("unused").accessed_at_utc,
+            ]
+
+        with running.client() as client:
+            with client.get_queue_sender("q") as sender, client.get_topic_sender("t") as publisher:
+                sender.send_messages(ServiceBusMessage("x"))
+                publisher.send_messages(ServiceBusMessage("x"))
+            with (
+                client.get_queue_receiver("q") as queue,
+                client.get_subscription_receiver("t", "s") as subscription,
+            ):
+                for receiver in (queue, subscription):
+                    (message,) = receiver.receive_messages(1, max_wait_time=WAIT_SECONDS)
+                    receiver.complete_message(message)
+        before = times()
+        running.restart()
+
+        after = times()
+        assert before[0].year > 2000
+        # The end of the links, which comes with the end of the broker, is use as well.
+        for old, new in zip(before, after, strict=True):
+            assert old <= new <= old + dt.timedelta(minutes=1)
+        assert after[3].year == 1
+        admin.close()

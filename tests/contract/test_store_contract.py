@@ -14,6 +14,7 @@ from pairbus.engine.records import (
     DeliveryFailed,
     DuplicateSeen,
     EntityPut,
+    EntityUsed,
     MessageMoved,
     MessageRemoved,
     MessageStored,
@@ -112,6 +113,7 @@ def test_committed_records_come_back_in_order_and_byte_for_byte(kind: StoreKind)
         DuplicateSeen(QUEUE, b"old", 7),
         SequenceAdvanced(8, 3, 9),
         AuditMarked(4),
+        EntityUsed(1, 11),
     ]
     expected = [encode(record) for record in written]
     for record in written:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from pairbus.engine.context import Numbers
 from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.ports import Outbox, RecordLog
@@ -243,6 +244,10 @@ class Life(Outbox):
     def times(self) -> dict[str, int]:
         """How far each entity's time has come."""
         return {entity.path: entity.numbers.last_enqueued_at for entity in self.namespace._by_id.values()}
+
+    def numbers(self) -> dict[int, Numbers]:
+        """Numbers and times of each entity."""
+        return {entity_id: entity.numbers for entity_id, entity in self.namespace._by_id.items()}
 
     def _queue_values(self, queue: Queue) -> dict[str, Any]:
         sessions: dict[str, bytes] = {}

@@ -412,6 +412,7 @@ class EngineMachine(RuleBasedStateMachine):
             for record in self.life.store.restate(limit):
                 self.life.namespace.restate(record, self.now)
                 self.restated += 1
+            self.life.namespace.record_uses(self.now)
             self.life.commit()
 
     @rule(power=st.booleans(), pick=PICK)
@@ -426,6 +427,11 @@ class EngineMachine(RuleBasedStateMachine):
         for path, at in self.life.times().items():
             # Compaction keeps one time for all queues of a segment: later is allowed, the future is not (B20).
             assert at <= life.times()[path] <= self.now, path
+        for entity_id, numbers in self.life.numbers().items():
+            found = life.numbers()[entity_id].accessed_at
+            assert numbers.use_recorded_at <= found <= numbers.accessed_at, (
+                f"{entity_id} was used at {numbers}"
+            )
         self.life = life
         self.lives += 1
         self._end_of_burst()

@@ -16,6 +16,7 @@ from pairbus.engine.records import (
     DuplicateSeen,
     EntityDeleted,
     EntityPut,
+    EntityUsed,
     MessageDeferred,
     MessageMoved,
     MessageRemoved,
@@ -59,6 +60,7 @@ class Ledger:
         self.duplicates: dict[tuple[int, bytes], int] = {}
         self.entities: dict[int, tuple[int, str, str]] = {}
         self.namespace: tuple[int, str] | None = None
+        self.used: dict[int, int] = {}
 
     def fold(self, record: Record) -> None:
         match record:
@@ -94,6 +96,8 @@ class Ledger:
                 self.entities[record.entity_id] = (record.kind, record.path, record.settings)
             case EntityDeleted():
                 self._deleted(record.entity_id)
+            case EntityUsed():
+                self.used[record.entity_id] = max(self.used.get(record.entity_id, 0), record.at)
             case NamespacePut():
                 self.namespace = (record.next_entity_id, record.settings)
 
@@ -103,6 +107,7 @@ class Ledger:
 
     def _deleted(self, entity_id: int) -> None:
         self.entities.pop(entity_id, None)
+        self.used.pop(entity_id, None)
         tables: tuple[dict[Any, Any], ...] = (self.messages, self.sessions, self.duplicates)
         for table in tables:
             for key in [key for key in table if key[0] >> 2 == entity_id]:
@@ -119,6 +124,7 @@ class Ledger:
             "duplicates": dict(self.duplicates),
             "entities": dict(self.entities),
             "namespace": self.namespace,
+            "used": dict(self.used),
         }
 
 
@@ -413,6 +419,8 @@ class World:
         elif kind == 2 and chance.random() < 0.1:
             self._append(EntityDeleted(queue_id >> 2))
             self.blobs = {key: blob for key, blob in self.blobs.items() if key[0] >> 2 != queue_id >> 2}
+        elif kind == 2:
+            self._append(EntityUsed(queue_id >> 2, self.time))
         elif kind == 3:
             self._append(NamespacePut(chance.randrange(9), "{}"))
         elif picked is not None:

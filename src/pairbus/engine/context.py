@@ -33,6 +33,9 @@ class Numbers:
     next_sequence_number: int = 1
     last_enqueued_at: int = 0
     accessed_at: int = 0
+    """When a client last used the entity; 0: never."""
+    use_recorded_at: int = 0
+    """The latest use that the log knows of."""
 
 
 class Space:

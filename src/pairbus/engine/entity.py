@@ -100,6 +100,16 @@ class Entity:
         """When a client last used it; 0: never."""
         return self.numbers.accessed_at
 
+    def accessed_by_senders(self) -> None:
+        """After a replay: the client that sent the newest message here has used the entity. A subscription is not sent to."""
+        if self.kind == SUBSCRIPTION:
+            return
+        for number in reversed(self.main.order):
+            newest = self.main.messages.get(number)
+            if newest is not None:
+                self.numbers.accessed_at = max(self.numbers.accessed_at, newest.enqueued_at)
+                return
+
     @property
     def holds_messages(self) -> bool:
         return bool(self.main.messages or self.dead_letter.messages or self.transfer_dead_letter.messages)

@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine import routing
+from pairbus.engine import routing, uses
 from pairbus.engine import topic as topics
 from pairbus.engine.context import DUE_BURST_MAX, Context, Timers
 from pairbus.engine.directory import Directory
@@ -22,6 +22,7 @@ from pairbus.engine.records import (
     DuplicateSeen,
     EntityDeleted,
     EntityPut,
+    EntityUsed,
     MessageStored,
     NamespacePut,
     NamespaceRecord,
@@ -81,12 +82,13 @@ class Namespace:
         self._directory = Directory()
         self._discard = Discard()
         self._by_id: dict[int, Entity] = {}
-        self._orphans: dict[int, list[QueueRecord]] = {}
+        self._orphans: dict[int, list[QueueRecord | EntityUsed]] = {}
         """While replaying: records that stand before their entity's, which compaction has moved on."""
         self._orphan_subscriptions: dict[str, list[EntityPut]] = {}
         self._router = Router(self.find)
         self._idle_timers = Timers()
         """When each entity with AutoDeleteOnIdle may have been idle for long enough, by its id."""
+        self._use_rounds = uses.Rounds()
         self.audited_batch = 0
         """The number of the last batch with rows in the message audit; 0: none."""
         self.audit_stopped_at = 0
@@ -312,21 +314,33 @@ class Namespace:
     def _watch_idleness(self, entity: Entity) -> None:
         idle_ms = entity.settings.auto_delete_on_idle_ms
         if idle_ms < FOREVER_MS:
-            self._idle_timers.arm(_used_at(entity) + idle_ms, entity.entity_id)
+            self._idle_timers.arm(uses.used_at(entity) + idle_ms, entity.entity_id)
 
     def _delete_if_idle(self, entity_id: int, now: int) -> None:
         entity = self._by_id.get(entity_id)
         if entity is None or entity.settings.auto_delete_on_idle_ms >= FOREVER_MS:
             return
         # What is done with a topic's subscriptions is use of the topic: deleting the topic would delete them.
-        if _is_in_use(entity) or any(_is_in_use(one) for one in entity.subscriptions.values()):
+        if uses.is_in_use(entity) or any(uses.is_in_use(one) for one in entity.subscriptions.values()):
             entity.idle_since = now
-        if _used_at(entity) + entity.settings.auto_delete_on_idle_ms > now:
+        if uses.used_at(entity) + entity.settings.auto_delete_on_idle_ms > now:
             self._watch_idleness(entity)
             return
         self.delete(entity, now)
         if self.context.watcher is not None:
             self.context.watcher.idle_deleted(entity.kind, entity.path)
+
+    def record_uses(self, now: int, *, is_last: bool = False) -> None:
+        """Housekeeping: record the last use of entities that were used since theirs was recorded; a part at a time, or the last one
+        of this life. A disk that is full keeps its room for settlements (B12).
+        """
+        part = self._use_rounds.next_part(self._by_id, now, is_last)
+        if not part or not self.context.log.has_room(uses.RECORD_BYTES_MAX * len(part)):
+            return
+        for entity_id in part:
+            entity = self._by_id.get(entity_id)
+            if entity is not None and entity.numbers.accessed_at > entity.numbers.use_recorded_at:
+                self._record(EntityUsed(entity_id, entity.numbers.accessed_at))
 
     # -- the fold ------------------------------------------------------------------------------
 
@@ -339,7 +353,7 @@ class Namespace:
         """Change state by one record: the only way state comes back after a restart."""
         # A restart folds a million stored messages and few others: they are asked for first.
         if isinstance(record, MessageStored) or not isinstance(
-            record, (EntityPut, EntityDeleted, NamespacePut, AuditMarked)
+            record, (EntityPut, EntityDeleted, NamespacePut, AuditMarked, EntityUsed)
         ):
             queue = self.context.queues.get(record.queue_id)
             if queue is not None:
@@ -352,8 +366,19 @@ class Namespace:
             self._deleted(record.entity_id)
         elif isinstance(record, NamespacePut):
             self._namespace_put(record)
+        elif isinstance(record, EntityUsed):
+            self._used(record)
         else:
             self.audited_batch = max(self.audited_batch, record.number)
+
+    def _used(self, record: EntityUsed) -> None:
+        entity = self._by_id.get(record.entity_id)
+        if entity is None:
+            self._orphans.setdefault(record.entity_id, []).append(record)
+            return
+        numbers = entity.numbers
+        numbers.accessed_at = max(numbers.accessed_at, record.at)
+        numbers.use_recorded_at = max(numbers.use_recorded_at, record.at)
 
     def replayed(self, now: int | None = None) -> None:
         """The log has been folded to its end: what is left without an entity belongs to deleted ones.
@@ -363,6 +388,8 @@ class Namespace:
         self._orphans.clear()
         self._orphan_subscriptions.clear()
         self._discard.finish()
+        for entity in self._by_id.values():
+            entity.accessed_by_senders()
         self.context.dirty.clear()
         self.context.dirty.update((queue_id, None) for queue_id in self.context.queues)
         if now is not None:
@@ -370,7 +397,8 @@ class Namespace:
                 if queue.duplicates is not None:
                     queue.duplicates.begin(now)
             for entity in self._by_id.values():
-                entity.idle_since = now  # uses are not recorded: after a restart the time starts again (B1)
+                # Not every use is recorded: after a restart the time starts again (B1).
+                entity.idle_since = now
                 self._watch_idleness(entity)
 
     def _put(self, record: EntityPut) -> None:
@@ -513,26 +541,6 @@ class Namespace:
 
 def _differ_in_rules_only(old: Settings, new: Settings) -> bool:
     return replace(old, rules=(), updated_at=0) == replace(new, rules=(), updated_at=0)
-
-
-def _is_in_use(entity: Entity) -> bool:
-    """Whether it is used at this moment: a receiver is attached, somebody holds a message or a session, it forwards, or messages are
-    scheduled there. What ends such a state is use at that instant: nobody need look meanwhile.
-    """
-    if entity.settings.forward_to is not None or entity.main.scheduled_count:
-        return True
-    if any(queue.receiver_count or queue.locks for queue in entity.queues):
-        return True
-    sessions = entity.main.sessions
-    return sessions is not None and bool(sessions.held or sessions.waiting)
-
-
-def _used_at(entity: Entity) -> int:
-    """When an entity was last used, as far as this life of the broker knows; a topic is used with its subscriptions."""
-    used_at = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
-    for subscription in entity.subscriptions.values():
-        used_at = max(used_at, subscription.numbers.accessed_at, subscription.settings.updated_at)
-    return used_at
 
 
 def _audit_stopped_at(record: NamespacePut) -> int:

@@ -160,6 +160,14 @@ class AuditMarked:
     number: int
 
 
+@dataclass(slots=True, eq=False)
+class EntityUsed:
+    """A client last used an entity at an instant, or later: uses are recorded now and then."""
+
+    entity_id: int
+    at: int
+
+
 QueueRecord: TypeAlias = (
     MessageStored
     | MessageRemoved
@@ -170,5 +178,5 @@ QueueRecord: TypeAlias = (
     | SequenceAdvanced
     | SessionStateSet
 )
-NamespaceRecord: TypeAlias = EntityPut | EntityDeleted | NamespacePut | AuditMarked
+NamespaceRecord: TypeAlias = EntityPut | EntityDeleted | NamespacePut | AuditMarked | EntityUsed
 Record: TypeAlias = QueueRecord | NamespaceRecord

@@ -184,6 +184,14 @@ class Driver:
             self._idle.set()
             self._failed(error)
 
+    def record_uses(self) -> None:
+        """The broker is about to stop: have the last use of each entity recorded with its last commit."""
+        try:
+            self._broker.namespace.record_uses(self.now(), is_last=True)
+        except Exception as error:
+            logger.exception("the broker broke", extra={"event": "server.broke"})
+            self.fail(error)
+
     async def wait_durable(self, seconds_max: float) -> bool:
         """Wait until everything applied is durable and its output is written; False when that took too long."""
         try:
@@ -354,7 +362,7 @@ class Driver:
         self.ask_turn()
 
     def _housekeep(self) -> None:
-        """Give old places of the log back, a slice at a time, never while the disk is behind."""
+        """Give old places of the log back, a slice at a time, and record uses; never while the disk is behind."""
         if self._is_stopped or self.is_failed:
             return
         pause = HOUSEKEEPING_SECONDS
@@ -364,6 +372,7 @@ class Driver:
                 now = self.now()
                 for record in records:
                     self._broker.namespace.restate(record, now)
+                self._broker.namespace.record_uses(now)
             except Exception as error:
                 logger.exception("housekeeping broke", extra={"event": "server.broke"})
                 self.fail(error)

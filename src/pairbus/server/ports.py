@@ -64,6 +64,9 @@ class NamespacePort(Protocol):
     def restate(self, record: Record, now: int) -> None:
         """Append again what of this old record is still true."""
 
+    def record_uses(self, now: int, *, is_last: bool = False) -> None:
+        """Append when entities were last used, now and then; ``is_last``: of all, for this life ends."""
+
     def held_objects(self) -> int:
         """About how many objects what is stored takes in memory."""
 

@@ -160,6 +160,7 @@ class Server:
         logger.info("stopping", extra={"event": "server.stopping", "namespace": self._options.namespace})
         registry.stop_listening()
         registry.close_all(FORCED, "The broker is stopping; connect again in a moment.")
+        driver.record_uses()
         driver.ask_turn()
         if not await driver.wait_durable(commit_seconds_max):
             logger.warning("the last commit did not end in time", extra={"event": "server.stop_slow"})

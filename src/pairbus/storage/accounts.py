@@ -18,6 +18,7 @@ from pairbus.engine.records import (
     DuplicateSeen,
     EntityDeleted,
     EntityPut,
+    EntityUsed,
     MessageMoved,
     MessageStored,
     NamespacePut,
@@ -31,6 +32,8 @@ AUDIT: Final = 0
 """Stands for the message audit among the queue ids of ``high``; no queue has the id 0."""
 ENTITY_SHIFT: Final = 2
 """A queue id without these bits is its entity's id (``records.queue_id_of``)."""
+USE: Final = 3
+"""Stands for the last use of an entity among the queue ids of ``high``: these bits, which no queue has, behind the entity's id."""
 RESTATABLE: Final = (MessageStored, EntityPut, NamespacePut, SessionStateSet, DuplicateSeen)
 """What can still be true when its segment goes."""
 
@@ -48,7 +51,7 @@ class SegmentAccount:
     """Entity id to the bytes of its messages here, without zeros. By entity: deleting one needs no record per message, and a move to
     the dead-letter queue changes nothing."""
     high: dict[int, int] = field(default_factory=dict)
-    """Queue id to the highest sequence number in this segment."""
+    """Queue id to the highest sequence number in this segment; also the latest use of an entity, and the last audited batch."""
     latest: int = 0
     """The latest enqueued time in this segment."""
     has_facts: bool = False
@@ -107,7 +110,7 @@ class SegmentAccounts:
         """The next to go."""
         return next(iter(self.by_number.values()))
 
-    def drop(self, account: SegmentAccount) -> list[SequenceAdvanced | AuditMarked]:
+    def drop(self, account: SegmentAccount) -> list[SequenceAdvanced | AuditMarked | EntityUsed]:
         """The oldest segment goes: the records that must be written in its stead."""
         del self.by_number[account.number]
         self.used_bytes -= account.used_bytes
@@ -115,9 +118,7 @@ class SegmentAccounts:
         self.proven_bytes -= account.proven_bytes
         newest = next(reversed(self.by_number.values())).high
         return [
-            AuditMarked(number)
-            if queue_id == AUDIT
-            else SequenceAdvanced(queue_id, number + 1, account.latest)
+            _carried_on(queue_id, number, account.latest)
             for queue_id, number in account.high.items()
             if number >= self._high.get(queue_id, -1) and number > newest.get(queue_id, -1)
         ]
@@ -157,6 +158,9 @@ class SegmentAccounts:
             case AuditMarked():
                 _raise(account, AUDIT, record.number, 0)
                 is_fact = False
+            case EntityUsed():
+                _raise(account, record.entity_id << ENTITY_SHIFT | USE, record.at, 0)
+                is_fact = False
             case EntityDeleted():
                 self._entity_deleted(record.entity_id)
                 is_fact = False
@@ -176,6 +180,15 @@ class SegmentAccounts:
             self.live_bytes -= account.live.pop(entity_id, 0)
             for queue_id in queue_ids:
                 account.high.pop(queue_id, None)
+
+
+def _carried_on(queue_id: int, number: int, latest: int) -> SequenceAdvanced | AuditMarked | EntityUsed:
+    """The record that says again what ``high`` of a segment says."""
+    if queue_id == AUDIT:
+        return AuditMarked(number)
+    if queue_id & USE == USE:
+        return EntityUsed(queue_id >> ENTITY_SHIFT, number)
+    return SequenceAdvanced(queue_id, number + 1, latest)
 
 
 def _raise(account: SegmentAccount, queue_id: int, number: int, at: int) -> None:

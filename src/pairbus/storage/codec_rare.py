@@ -12,6 +12,7 @@ from pairbus.engine.records import (
     DuplicateSeen,
     EntityDeleted,
     EntityPut,
+    EntityUsed,
     MessageDeferred,
     MessageMoved,
     NamespacePut,
@@ -160,6 +161,7 @@ _LAYOUTS: Final = (
     Layout(11, EntityDeleted, "Q", "entity_id"),
     Layout(12, NamespacePut, "Q", "next_entity_id", settings=_TEXT),
     Layout(13, AuditMarked, "Q", "number"),
+    Layout(14, EntityUsed, "Qq", "entity_id at"),
 )
 _BY_KIND: Final[dict[object, Layout]] = {layout.kind: layout for layout in _LAYOUTS}
 _BY_CODE: Final = {(layout.code, VERSION): layout for layout in _LAYOUTS}

@@ -321,6 +321,7 @@ class Process:
         for record in self.store.restate(limit):
             self.broker.namespace.restate(record, now)
             self.world.restated += 1
+        self.broker.namespace.record_uses(now)
         self.ask_turn()
 
 

@@ -16,8 +16,9 @@ from pairbus.engine.queues import browse
 from pairbus.engine.queues.consumer import Consumer
 from pairbus.engine.queues.queue import Queue
 from pairbus.engine.sessions import operations as session_ops
+from pairbus.engine.uses import LOOKED_AT_MAX, RECORDED_EVERY_MS, Rounds
 from pairbus.model.entity import Settings
-from tests.unit.engine.engine_kit import Bench, incoming, ping
+from tests.unit.engine.engine_kit import START, Bench, incoming, ping
 
 MINUTE: Final = 60_000
 IDLE_MS: Final = 5 * MINUTE
@@ -205,8 +206,14 @@ STEPS: Final = {
         f"Namespace.{name}"
         for name in ("live_messages", "paths", "queue_of", "next_deadline", "fold", "replayed")
     ),
-    *(f"Namespace.{name}" for name in ("restate", "pump", "fetched", "tick", "check_send", "check_send_via")),
-    *(f"Namespace.{name}" for name in ("create", "update", "delete", "set_access_rules")),
+    *(
+        f"Namespace.{name}"
+        for name in ("restate", "record_uses", "pump", "fetched", "tick", "check_send", "check_send_via")
+    ),
+    *(
+        f"Namespace.{name}"
+        for name in ("create", "update", "delete", "set_access_rules", "set_audit_stopped")
+    ),
 }
 """Not operations of a client on messages: steps of the operations above, checks, what happens by itself, and configuration, whose
 time is ``updated_at``."""
@@ -322,3 +329,94 @@ def test_what_others_publish_is_no_use_of_a_subscription() -> None:
         bench.wait(MINUTE)
 
     assert bench.namespace.find("t/Subscriptions/s") is None
+
+
+# -- the last use survives a restart (decision 0125)
+
+
+def use(bench: Bench, path: str) -> None:
+    queue = bench.find(path).main
+    queue.detach(bench.receiver(queue), bench.now)
+
+
+def test_the_last_use_is_recorded_now_and_then_and_at_the_end() -> None:
+    bench = Bench()
+    entities = [
+        bench.entity("q"),
+        bench.topic("t"),
+        bench.subscription("t/Subscriptions/s"),
+        bench.entity("unused"),
+    ]
+    paths = [entity.path for entity in entities]
+    first = bench.now
+    use(bench, "q")
+    use(bench, "t/Subscriptions/s")
+    bench.send(entities[1])
+    bench.namespace.record_uses(bench.now)
+
+    def seen(life: Bench) -> list[int]:
+        return [life.find(path).accessed_at for path in paths]
+
+    assert seen(bench.restart()) == [first, first, first, 0]
+    bench.wait(RECORDED_EVERY_MS - 1)
+    use(bench, "q")
+    bench.namespace.record_uses(bench.now)
+    assert seen(bench.restart()) == [first, first, first, 0]
+    used_at = bench.now
+    bench.wait(1)
+    bench.namespace.record_uses(bench.now)
+    assert seen(bench.restart()) == [used_at, first, first, 0]
+
+    use(bench, "t/Subscriptions/s")
+    bench.namespace.record_uses(bench.now, is_last=True)
+    after = bench.restart()
+    assert seen(after) == [used_at, first, bench.now, 0]
+    again = len(after.journal.records)
+    after.wait(RECORDED_EVERY_MS)
+    after.namespace.record_uses(after.now, is_last=True)
+    assert len(after.journal.records) == again  # nothing was used: nothing is written
+
+
+def test_what_was_sent_was_used_even_if_the_broker_is_killed() -> None:
+    bench = Bench()
+    queue, topic = bench.entity("q"), bench.topic()
+    bench.subscription("t/Subscriptions/s")
+    bench.wait(MINUTE)
+    bench.send(queue)
+    bench.send(topic)
+    sent_at = bench.now
+    bench.wait(MINUTE)
+    after = bench.restart()
+
+    assert after.find("q").accessed_at == sent_at
+    assert after.find("t/Subscriptions/s").accessed_at == 0  # copies alone are no use of it
+
+
+@pytest.mark.promise("B12")
+def test_a_full_disk_records_no_uses() -> None:
+    bench = Bench()
+    bench.send(bench.queue())
+    before = len(bench.journal.records)
+    bench.journal.room = 0
+    bench.namespace.record_uses(bench.now, is_last=True)
+    assert len(bench.journal.records) == before
+
+
+def test_uses_of_many_entities_are_recorded_a_part_at_a_time() -> None:
+    rounds = Rounds()
+    ids = range(1, 2 * LOOKED_AT_MAX + 2)
+    parts = [rounds.next_part(ids, START, False) for _ in range(4)]
+    assert [len(part) for part in parts] == [LOOKED_AT_MAX, LOOKED_AT_MAX, 1, 0]
+    assert sorted(one for part in parts for one in part) == list(ids)
+    assert rounds.next_part(ids, START + RECORDED_EVERY_MS - 1, False) == []
+    assert len(rounds.next_part(ids, START + RECORDED_EVERY_MS, False)) == LOOKED_AT_MAX
+
+
+@pytest.mark.promise("B16")
+def test_the_last_use_of_a_deleted_entity_is_not_that_of_its_successor() -> None:
+    bench = Bench()
+    bench.send(bench.queue())
+    bench.namespace.record_uses(bench.now)
+    bench.namespace.delete(bench.find("q"), bench.now)
+    bench.queue()
+    assert bench.find("q").accessed_at == bench.restart().find("q").accessed_at == 0

@@ -164,6 +164,9 @@ class FakeNamespace:
         self.restated.append(record)
         self._store.append(record)
 
+    def record_uses(self, now: int, *, is_last: bool = False) -> None:
+        pass
+
     def held_objects(self) -> int:
         return 0
 

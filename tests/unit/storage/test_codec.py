@@ -12,6 +12,7 @@ from pairbus.engine.records import (
     DuplicateSeen,
     EntityDeleted,
     EntityPut,
+    EntityUsed,
     MessageDeferred,
     MessageMoved,
     MessageRemoved,
@@ -81,6 +82,7 @@ GOLDEN: list[tuple[Record, str]] = [
     (EntityDeleted(1), "0b01080000000100000000000000"),
     (NamespacePut(2, "{}"), "0c010e0000000200000000000000020000007b7d"),
     (AuditMarked(7), "0d01080000000700000000000000"),
+    (EntityUsed(1, 10), "0e011000000001000000000000000a00000000000000"),
 ]
 
 

@@ -10,6 +10,7 @@ from pairbus.engine.records import (
     AuditMarked,
     EntityDeleted,
     EntityPut,
+    EntityUsed,
     MessageRemoved,
     MessageStored,
     NamespacePut,
@@ -94,9 +95,24 @@ def test_the_number_of_the_last_audited_batch_survives_when_its_segment_goes() -
     assert [record.number for record in found] == [5]
 
 
+def test_the_last_use_of_an_entity_survives_when_its_segment_goes() -> None:
+    disk = SimulatedDisk()
+    store = ready_log(disk)
+    for entity_id, at in ((1, 5_000), (2, 6_000), (1, 4_000)):
+        store.append(EntityUsed(entity_id, at))
+    commit(store)
+    for number in range(1, 200):
+        remove(store, send(store, number))
+        commit(store)
+    store.close()
+    found = [record for record in replay(open_log(disk)) if isinstance(record, EntityUsed)]
+    assert {(record.entity_id, record.at) for record in found} == {(1, 5_000), (2, 6_000)}
+
+
 def test_numbers_of_deleted_entities_are_not_carried_on() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
+    store.append(EntityUsed(2, 5_000))
     send(store, 77, queue_id=8)
     store.append(EntityDeleted(2))
     commit(store)
@@ -107,6 +123,7 @@ def test_numbers_of_deleted_entities_are_not_carried_on() -> None:
     store.close()
     found = replay(open_log(disk))
     assert not any(isinstance(record, SequenceAdvanced) and record.queue_id == 8 for record in found)
+    assert not any(isinstance(record, EntityUsed) for record in found)
 
 
 def test_a_drain_gives_space_back() -> None:

@@ -13,7 +13,7 @@ from pairbus.amqp.message.rewrite import payload_of
 from pairbus.amqp.message.scan import scan
 from pairbus.amqp.message.whole import DecodedMessage, decode_message
 from pairbus.amqp.types import Timestamp
-from pairbus.engine.records import DuplicateSeen, EntityPut, SequenceAdvanced, SessionStateSet
+from pairbus.engine.records import DuplicateSeen, EntityPut, EntityUsed, SequenceAdvanced, SessionStateSet
 from pairbus.errors import ProtocolError, StoreFull
 from pairbus.model.message_row import EXPORT_ROW, property_values, stored_values
 from pairbus.server.offline.files import (
@@ -202,6 +202,8 @@ def facts_of(found: Opened, now: int) -> list[Record]:
         facts.append(
             SequenceAdvanced(entity.main.queue_id, numbers.next_sequence_number, numbers.last_enqueued_at)
         )
+        if numbers.accessed_at:
+            facts.append(EntityUsed(entity.entity_id, numbers.accessed_at))
     for queue_id, session_id in sorted(found.sessions):
         queue = namespace.queue_of(queue_id)
         session = None if queue is None or queue.sessions is None else queue.sessions.sessions.get(session_id)
