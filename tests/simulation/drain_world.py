@@ -52,13 +52,14 @@ class Inbox:
         until = self._world.now() + int(seconds * 1000)
         while not (taken := self._model.receive(count, self._world.now())) and self._world.now() < until:
             try:
-                async with asyncio.timeout(min(5.0, (until - self._world.now()) / 1000)):
+                async with asyncio.timeout(min(self._world.poll_seconds, (until - self._world.now()) / 1000)):
                     await self._interrupted.wait()
                 break
             except TimeoutError:
                 self._world.check_alive(self)
         held = sum(1 for one in self._model.messages.values() if one.locked_until_ms > self._world.now())
-        self._world.require(held <= 2 * WINDOW * self._world.drains, f"P38: {held} messages are locked")
+        most = 2 * self._world.window * self._world.drains
+        self._world.require(held <= most, f"P38: {held} messages are locked")
         return [
             Delivery(
                 stored.number,
@@ -187,6 +188,10 @@ class Outlet:
 
 class DrainWorld:
     """One seed: some drains, two namespaces, and what goes wrong."""
+
+    window = WINDOW
+    poll_seconds = 5.0
+    """How often a receive that waits looks for messages."""
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.seed = seed

@@ -98,13 +98,15 @@ class OrderWorld(DrainWorld):
         super()._check_end()
 
     def _check_order(self) -> None:
+        first: dict[tuple[str, str], int] = {}
+        for path in {path for path, _ in self.parked}:
+            for place, payload in enumerate(self.primary.queue(path).history):
+                first.setdefault((path, message_id_of(payload)), place)
         for (path, session), sent in self.parked.items():
-            arrived: dict[str, None] = {}
-            for payload in self.primary.queue(path).history:
-                if message_id_of(payload) in sent:
-                    arrived.setdefault(message_id_of(payload))
-            assert [name for name in sent if name in arrived] == list(arrived), (
-                f"seed {self.seed}: order: session {session} of {path} was parked as {sent} and arrived as {list(arrived)}"
+            here = [name for name in sent if (path, name) in first]
+            arrived = sorted(here, key=lambda name: first[path, name])
+            assert here == arrived, (
+                f"seed {self.seed}: order: session {session} of {path} was parked as {sent} and arrived as {arrived}"
             )
 
 

@@ -106,6 +106,9 @@ class EventObserver(Observer):
     def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
         self._emit(Kind.ORDER_GIVEN_UP, message.queue, sentence)
 
+    def waits(self, queue: str, sentence: str) -> None:
+        self._emit(Kind.DRAIN_WAITS, queue, sentence)
+
     def key_refused(self, queue: str, sentence: str) -> None:
         self._emit(
             Kind.SYPHON_REFUSED, queue, f"nothing is drained: {sentence}. The drain needs the right to listen"

@@ -23,6 +23,7 @@ from pairbus.drain.order import Seen, TooManyElsewhere, missing_after
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import Inbox, Observer
 from pairbus.drain.queue_view import QueueView
+from pairbus.drain.skip_list import SKIPPED_MAX
 from pairbus.pairing.parking import Follows
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import Failure, classify
@@ -30,8 +31,12 @@ from pairbus.sdk.failures import Failure, classify
 PAGE: Final = 250
 PAGES_MAX: Final = 80
 """How many pages one look may take: more messages than the windows of twenty drains."""
+BEHIND_PAGES: Final = SKIPPED_MAX // PAGE
+"""How many pages one look for messages of other destinations takes."""
 LOOK_MS_MIN: Final = 200
 LOOK_MS_MAX: Final = 5_000
+FRESH_MS: Final = 100
+"""What was browsed is not browsed again before this time has passed."""
 FOLLOW_MS: Final = 300_000
 """How long a message waits for the one of another backlog queue that it follows, while nothing comes from there."""
 
@@ -84,6 +89,8 @@ class OlderMessages:
         """When this drain last completed a message of each queue."""
         self._newest_ms = 0
         """When the newest message that was received was stored in the backlog."""
+        self._browsed_ms: dict[str, int] = {}
+        """When each queue was last browsed for older messages."""
         self._received_to: dict[str, int] = {}
         """The highest number of each queue that was received."""
 
@@ -105,6 +112,7 @@ class OlderMessages:
             order.observed(queue, (), mine, max(numbers))
         elif any(message.is_ordered for message in messages):
             order.observed(queue, await self._browse(inbox, gaps), mine, max(numbers))
+            self._browsed_ms[queue] = self._clock()
         self._received_to[queue] = max(*numbers, self._received_to.get(queue, 0))
         self._newest_ms = max(self._newest_ms, *(message.enqueued_ms or 0 for message in messages))
         await self._follow(inbox, [message for message in messages if message.follows], again=False)
@@ -118,8 +126,9 @@ class OlderMessages:
             missing = missing_after(gaps, covered_to)
             if missing is None:
                 return seen
-            start, end = missing
-            page = await self._page(inbox, start, min(count, end - start))
+            start, _ = missing
+            # Own messages between the gaps are shown too: a page for each gap would be far more pages.
+            page = await self._page(inbox, start, min(count, gaps[-1][1] - start))
             seen += page
             covered_to = max(start, page[-1].sequence_number) if page else gaps[-1][1]
             count = PAGE
@@ -129,6 +138,19 @@ class OlderMessages:
         self._counters.receive_operations += 1
         self._counters.order_looks += 1
         return await inbox.browse(start, count, queue)
+
+    async def browse_behind(self, inbox: Inbox) -> None:
+        """Look whether stalled messages hold up others, before any more are locked."""
+        after = self._plan.browse_after(inbox.queue, self._clock())
+        for _ in range(0 if after is None else BEHIND_PAGES):
+            assert after is not None
+            self._counters.receive_operations += 1
+            page = await inbox.browse(after + 1, PAGE)
+            after = page[-1].sequence_number if page else after
+            paths = {one.path for one in page if one.path}
+            self._plan.observed_behind(inbox.queue, paths, self._clock(), after)
+            if len(page) < PAGE:
+                return
 
     # --- while messages wait ------------------------------------------------------------------------------
 
@@ -145,23 +167,26 @@ class OlderMessages:
             pause = self._pauses[queue] = _Pause(self._clock() + LOOK_MS_MIN)
         return 0.0 if queue in self._freed else max(0.0, (pause.next_ms - self._clock()) / 1000)
 
-    async def look_again(self, inbox: Inbox) -> set[str]:
-        """Look whether older messages are done, when it is time for that. Returns destinations to wake."""
+    async def look_again(self, inbox: Inbox, *, at_once: bool = False) -> set[str]:
+        """Look whether older messages are done, when it is time for that. Returns destinations to wake.
+
+        ``at_once``: do not wait for the time, unless what is known is from just now.
+        """
         queue = inbox.queue
-        if self.seconds_to_look(queue) != 0.0:
+        at_once = at_once and self._clock() - self._browsed_ms.get(queue, -FRESH_MS) >= FRESH_MS
+        if self.seconds_to_look(queue) != 0.0 and not at_once:
             return set()
         self._freed.discard(queue)
         held_up = self._plan.held_up(queue)
         pause = self._pauses.setdefault(queue, _Pause(0))
-        is_due = pause.next_ms <= self._clock()
-        if is_due:
-            await self._look_for(inbox, held_up)
+        is_due = at_once or pause.next_ms <= self._clock()
+        is_moving = is_due and await self._look_for(inbox, held_up)
         followers = [message for message in held_up if message.follows]
         self._forget_places(queue, {message.sequence_number for message in followers})
         await self._follow(inbox, followers, again=is_due)
         still = {message.sequence_number for message in self._plan.held_up(queue)}
         freed = {message.path for message in held_up if message.sequence_number not in still}
-        if freed:
+        if freed or is_moving:
             pause.pause_ms = LOOK_MS_MIN
         elif is_due:
             pause.pause_ms = min(pause.pause_ms * 2, LOOK_MS_MAX)
@@ -174,26 +199,34 @@ class OlderMessages:
         for place in [one for one in self._places if one[0] == queue and one[1] not in numbers]:
             del self._places[place]
 
-    async def _look_for(self, inbox: Inbox, held_up: Iterable[BacklogMessage]) -> None:
-        """Look for the oldest message of each session that is waited for."""
+    async def _look_for(self, inbox: Inbox, held_up: Sequence[BacklogMessage]) -> bool:
+        """Find out for each session that waits which of its older messages is the first that is still there.
+
+        Returns whether any is gone. A page shows everything up to its last message, so that one look passes all that
+        other drains have delivered meanwhile. Pages go on where the first message of a session is not known yet.
+        """
         order, queue = self._plan.order, inbox.queue
-        wanted = {
-            order.older(queue, message.sequence_number, message.path, message.order_key)
-            for message in held_up
-        }
-        numbers = sorted(number for number in wanted if number is not None)
-        if not numbers:
-            return
-        start, end = numbers[0], numbers[-1] + 1
+        end = max((message.sequence_number for message in held_up), default=0)
         seen: set[int] = set()
-        position = start
+        position, is_moving = 0, False
         for _ in range(PAGES_MAX):
-            page = await self._page(inbox, position, min(PAGE, end - position))
+            first = min((one for one in self._first_older(queue, held_up) if one >= position), default=None)
+            if first is None:
+                break
+            page = await self._page(inbox, first, min(PAGE, end - first))
             seen |= {one.sequence_number for one in page}
             position = page[-1].sequence_number + 1 if page else end
-            if position >= end:
-                break
-        order.observed_again(queue, start, min(position, end), seen)
+            is_moving |= order.observed_again(queue, first, min(position, end), seen)
+        self._browsed_ms[queue] = self._clock()
+        return is_moving
+
+    def _first_older(self, queue: str, held_up: Iterable[BacklogMessage]) -> set[int]:
+        """The first message of each session that is waited for."""
+        older = (
+            self._plan.order.older(queue, message.sequence_number, message.path, message.order_key)
+            for message in held_up
+        )
+        return {number for number in older if number is not None}
 
     async def _follow(self, inbox: Inbox, messages: Sequence[BacklogMessage], *, again: bool) -> None:
         """Let messages wait no longer for what is not in other backlog queues. ``again``: look at what they waited for."""

@@ -58,8 +58,8 @@ class TooManyElsewhere(Exception):
 
     def __str__(self) -> str:
         return (
-            f"{self.queue}: more messages are locked by other drains than this one looks through to keep sessions in order; "
-            "it waits for them. Fewer drains on one queue avoid that"
+            "more messages are locked by other drains than this one looks through to keep sessions in order; it waits for them. "
+            "Fewer drains on one queue avoid that"
         )
 
 
@@ -137,12 +137,13 @@ class SessionOrder:
         if len(found.elsewhere) > ELSEWHERE_MAX:
             raise TooManyElsewhere(queue)
 
-    def observed_again(self, queue: str, start: int, end: int, numbers: Collection[int]) -> None:
-        """Note which messages from ``start`` up to ``end`` are still in the queue: the others are done."""
+    def observed_again(self, queue: str, start: int, end: int, numbers: Collection[int]) -> bool:
+        """Note which messages from ``start`` up to ``end`` are still in the queue: the others are done. True: some are."""
         found = self._of(queue)
         gone = [number for number in found.elsewhere if start <= number < end and number not in numbers]
         for number in gone:
             found.remove(number)
+        return bool(gone)
 
     def forget(self, queue: str) -> None:
         """Know nothing about a queue: its link is gone, and with it every lock."""
@@ -176,6 +177,11 @@ class SessionOrder:
             home.pop(number, None)
 
     # --- questions ----------------------------------------------------------------------------------------
+
+    def has_elsewhere(self, queue: str) -> bool:
+        """Whether messages of a queue are known to be there without being held here."""
+        found = self._queues.get(queue)
+        return found is not None and bool(found.elsewhere)
 
     def older(self, queue: str, number: int, path: str, order_key: str | None) -> int | None:
         """The oldest message of the same destination and session that is elsewhere and older than this one."""

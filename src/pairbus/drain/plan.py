@@ -514,6 +514,29 @@ class DrainPlan:
         (self._with_waiting.add if waiting else self._with_waiting.discard)(queue)
         return waiting
 
+    def waits_for_others(self, queue: str) -> int | None:
+        """The oldest message elsewhere, when everything that is held of a queue waits for such; None: something does not."""
+        held = self.held(queue)
+        if not held or not self.order.has_elsewhere(queue):
+            return None
+        oldest: int | None = None
+        for destination in self._destinations.values():
+            for message in destination.blocked(self._waits):
+                if message.queue != queue:
+                    continue
+                held -= 1
+                older = self._older(message)
+                if older is not None:
+                    oldest = older if oldest is None else min(oldest, older)
+                elif message.follows:
+                    return None  # it waits for another queue, which this drain may be at
+        return None if held else oldest
+
+    def step_back(self, queue: str) -> tuple[list[BacklogMessage], list[int]]:
+        """Stop holding the messages of a queue. Returns them, and the numbers of those that were left there locked."""
+        passed = self._passed.pop(queue, {})
+        return self.drop_queue(queue), sorted(passed)
+
     def numbers(self, queue: str) -> set[int]:
         """The sequence numbers of a queue that are held."""
         return {message.sequence_number for message in self._of(queue)}

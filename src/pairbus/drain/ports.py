@@ -97,6 +97,9 @@ class Observer:
     def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
         """A message goes on without the older one of its session that it waited for."""
 
+    def waits(self, queue: str, sentence: str) -> None:
+        """Everything that is held of a backlog queue waits for messages that other drains have. At most once a minute."""
+
     def drained(self, queue: str) -> None:
         """Every message received from a backlog queue so far is delivered."""
 

@@ -49,14 +49,18 @@ class Problem:
     subject: str
     failure: Failure
     text: str
+    is_plain: bool = False
+    """Whether the text says all there is to say: it is a sentence of the drain, and no error of a namespace."""
 
     @property
     def reason(self) -> str:
         """The kind of failure and its text."""
-        return f"{self.failure.value}: {self.text}"
+        return self.text if self.is_plain else f"{self.failure.value}: {self.text}"
 
     def sentence(self) -> str:
         """What is wrong, and the way out."""
+        if self.is_plain:
+            return f"{self.subject}: {self.text}"
         way_out = _WAY_OUT.get(self.failure)
         if self.side == "secondary" and self.failure is Failure.NOT_FOUND:
             way_out = _QUEUE_GONE
@@ -78,10 +82,12 @@ class Problems:
         self._open: dict[tuple[Side, str], Problem] = {}
         self._moved_ms = 0
 
-    def failed(self, side: Side, subject: str, failure: Failure, text: str) -> None:
+    def failed(
+        self, side: Side, subject: str, failure: Failure, text: str, *, is_plain: bool = False
+    ) -> None:
         """An attempt failed, and is made again later."""
         known = self._open.get((side, subject))
-        problem = Problem(side, subject, failure, text[:TEXT_CHARACTERS_MAX])
+        problem = Problem(side, subject, failure, text[:TEXT_CHARACTERS_MAX], is_plain)
         self._open[side, subject] = problem
         if known is None or known.failure is not failure:
             sentence = f"{problem.sentence()}; trying again"

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from pairbus.drain.message import BacklogMessage
 from pairbus.drain.order import OrderPolicy
+from pairbus.drain.ports import Delivery
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.naming import PrimaryIdentity
@@ -70,3 +72,34 @@ def ordering_of(restored: Restored, queue: str, order: OrderPolicy) -> tuple[boo
         return False, ()
     follows = () if passport is None else passport.follows
     return True, tuple(one for one in follows if one.queue != queue)
+
+
+def received(queue: str, delivery: Delivery, now: int) -> BacklogMessage:
+    """A message as it was received, before it is restored."""
+    return BacklogMessage(
+        queue,
+        delivery.sequence_number,
+        path="",
+        payload=b"",
+        message_id="",
+        session_id=None,
+        partition_key=None,
+        locked_until_ms=delivery.locked_until_ms,
+        token=delivery.token,
+        lock_ms=max(1_000, delivery.locked_until_ms - now),
+        enqueued_ms=delivery.enqueued_ms,
+        attempt=delivery.attempt,
+        restored_ms=now,
+        held_since_ms=now,
+    )
+
+
+def fill(message: BacklogMessage, restored: Restored, payload: bytes, order: OrderPolicy) -> None:
+    """Put the restored form of a message, and what decides about its order, into it. ``payload``: its bytes in the backlog."""
+    message.path, message.payload = restored.path, restored.payload
+    message.message_id = restored.message_id_text
+    message.session_id, message.partition_key = restored.session_id, restored.partition_key
+    message.parked = payload if restored.time_to_live_ms is not None else None
+    if (passport := restored.passport) is not None:
+        message.detour = (passport.factory, passport.detour, passport.first_send_ms)
+    message.is_ordered, message.follows = ordering_of(restored, message.queue, order)

@@ -17,13 +17,14 @@ from typing import Any, Final
 from pairbus.drain.closing import close_all
 from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.message import BacklogMessage, DeadLetter
-from pairbus.drain.older import FOLLOW_MS, PAGE, OlderMessages
-from pairbus.drain.order import OrderPolicy
+from pairbus.drain.older import FOLLOW_MS, OlderMessages
+from pairbus.drain.order import OrderPolicy, TooManyElsewhere
 from pairbus.drain.plan import SLOW_MS, DrainPlan
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
 from pairbus.drain.problems import Problem, Problems, pause_seconds
-from pairbus.drain.restoring import TimeToLivePolicy, ordering_of, restore_to_send
+from pairbus.drain.restoring import TimeToLivePolicy, fill, received, restore_to_send
 from pairbus.drain.senders import Senders, one_line
+from pairbus.drain.sharing import SharedQueues
 from pairbus.drain.skip_list import SKIPPED_MAX
 from pairbus.drain.withdrawal import Withdrawal
 from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
@@ -39,8 +40,8 @@ SETTLE_MAX: Final = 300
 """How many messages are completed with one request."""
 RENEW_MAX: Final = 100
 """How many locks are renewed with one request."""
-BEHIND_PAGES: Final = SKIPPED_MAX // PAGE
-"""How many pages one look for messages of other destinations takes."""
+RELEASED_SECONDS: Final = 0.2
+"""How long a drain waits for messages that another one may just release, before it releases its own."""
 ONCE_SECONDS: Final = 1.0
 """How long a drain that should end waits for more."""
 QUEUE_FAILURES_MAX: Final = 3
@@ -109,6 +110,7 @@ class Drain:
         self._budget = budget
         self._order = order
         self._older = OlderMessages(plan, counters, clock, self._observer, follow_ms)
+        self._shared = SharedQueues()
         self._work = {queue: deque[BacklogMessage | DeadLetter | Withdrawal]() for queue in self._inboxes}
         self._wake = {queue: asyncio.Event() for queue in self._inboxes}
         self._problems = Problems(self._observer)
@@ -239,7 +241,8 @@ class Drain:
                 failures = 0
                 self._problems.works("secondary", inbox.queue)
             except Exception as error:  # noqa: BLE001 - one failed step must not end the drain; it is reported and tried again
-                failure, text = classify(error), one_line(error)
+                is_plain = isinstance(error, TooManyElsewhere)
+                failure, text = classify(error), str(error) if is_plain else one_line(error)
                 pause = pause_seconds(failure, failures)
                 failures = min(failures + 1, 10)
                 logger.warning(
@@ -249,8 +252,9 @@ class Drain:
                     pause,
                     extra={"event": "syphon.pump_failed", "queue": inbox.queue},
                 )
-                self._problems.failed("secondary", inbox.queue, failure, text)
+                self._problems.failed("secondary", inbox.queue, failure, text, is_plain=is_plain)
                 self._plan.drop_queue(inbox.queue)
+                self._shared.forget(inbox.queue)
                 await inbox.close()
                 is_given_up = self._budget is not None and failures >= QUEUE_FAILURES_MAX
                 if self._stopped.is_set() or is_given_up:
@@ -271,16 +275,22 @@ class Drain:
             return False  # handed back while locks were renewed: a poll would not notice
         if self._is_spent():
             return await self._finish(inbox)
+        if not self._plan.held(queue) and (pause_ms := self._shared.pause_ends_ms(queue) - self._clock()) > 0:
+            await self._sleep(queue, pause_ms / 1000)
+            return False
         capacity = self._plan.capacity(queue, self._clock())
         if not capacity:
-            await self._browse_behind(inbox)
+            if await self._step_back(inbox):
+                return False
+            await self._older.browse_behind(inbox)
             if not self._plan.capacity(queue, self._clock()):
                 await self._sleep(queue, self._seconds_without_capacity(queue))
             return False
         held = self._plan.held(queue)
-        deliveries = await self._poll(inbox, min(capacity, RECEIVE_MAX), self._poll_seconds(queue))
+        most = self._shared.most(queue, min(capacity, RECEIVE_MAX))
+        deliveries = await self._poll(inbox, most, self._poll_seconds(queue))
         await self._take(inbox, deliveries)
-        if deliveries or held or self._work[queue] or self._plan.held(queue):
+        if await self._step_back(inbox) or deliveries or held or self._work[queue] or self._plan.held(queue):
             return False
         if self._ends_when_empty_ms is not None:
             return await inbox.is_empty(self._ends_when_empty_ms)
@@ -300,6 +310,28 @@ class Drain:
         await self._sleep(queue, self._seconds_without_capacity(queue))
         return False
 
+    async def _step_back(self, inbox: Inbox) -> bool:
+        """Leave a queue to other drains for a while, when everything that is held of it waits for what they have."""
+        queue = inbox.queue
+        oldest = self._plan.waits_for_others(queue)
+        if oldest is not None and not self._shared.is_stuck(queue):
+            for path in await self._older.look_again(inbox, at_once=True):
+                self._senders.ensure(path)
+            oldest = self._plan.waits_for_others(queue)
+        if oldest is None:
+            if self._plan.held(queue):
+                self._shared.received(queue)
+            return False
+        is_back = self._shared.steps_back(queue, oldest, self._clock())
+        if (sentence := self._shared.sentence(queue, self._clock())) is not None:
+            self._observer.waits(queue, sentence)
+        if is_back:
+            messages, numbers = self._plan.step_back(queue)
+            skipped = self._skipped[queue]
+            messages += [skipped.pop(number) for number in numbers if number in skipped]
+            await inbox.release([message.token for message in messages])
+        return is_back
+
     async def _wind_up(self, inbox: Inbox) -> bool:
         """Release what was not sent, and wait for the answers to what was."""
         await self._release_all(inbox)
@@ -309,19 +341,6 @@ class Drain:
             return True
         await self._sleep(inbox.queue, max(0.01, (self._stop_by_ms - self._clock()) / 1000))
         return False
-
-    async def _browse_behind(self, inbox: Inbox) -> None:
-        """Look whether stalled messages hold up others, before any more are locked."""
-        after = self._plan.browse_after(inbox.queue, self._clock())
-        for _ in range(0 if after is None else BEHIND_PAGES):
-            assert after is not None
-            self._counters.receive_operations += 1
-            page = await inbox.browse(after + 1, PAGE)
-            after = page[-1].sequence_number if page else after
-            paths = {one.path for one in page if one.path}
-            self._plan.observed_behind(inbox.queue, paths, self._clock(), after)
-            if len(page) < PAGE:
-                return
 
     def _note_oldest(self, queue: str) -> None:
         oldest = self._plan.oldest_ms(queue)
@@ -355,6 +374,8 @@ class Drain:
             return self._within(queue, ONCE_SECONDS)
         if self._budget is not None and not self._plan.held(queue):
             return self._budget.idle_seconds
+        if self._plan.waits_for_others(queue) is not None and not self._shared.is_stuck(queue):
+            return self._within(queue, RELEASED_SECONDS)
         # A poll may wait long only when nothing of this queue needs the link meanwhile.
         return self._within(queue, POLL_SECONDS)
 
@@ -390,36 +411,14 @@ class Drain:
         if delivery.payload is None:
             await inbox.release([delivery.token])
             return None
-        now = self._clock()
-        message = BacklogMessage(
-            inbox.queue,
-            delivery.sequence_number,
-            path="",
-            payload=b"",
-            message_id="",
-            session_id=None,
-            partition_key=None,
-            locked_until_ms=delivery.locked_until_ms,
-            token=delivery.token,
-            lock_ms=max(1_000, delivery.locked_until_ms - now),
-            enqueued_ms=delivery.enqueued_ms,
-            attempt=delivery.attempt,
-            restored_ms=now,
-            held_since_ms=now,
-        )
+        message = received(inbox.queue, delivery, self._clock())
         self._skipped[inbox.queue].pop(message.sequence_number, None)
         try:
             restored = self._restored(delivery.payload, delivery.enqueued_ms)
         except InvalidParkedPropertyError as error:
             await self._dead_letter(inbox, DeadLetter(message, error.reason, str(error)))
             return None
-        message.path, message.payload = restored.path, restored.payload
-        message.message_id = restored.message_id_text
-        message.session_id, message.partition_key = restored.session_id, restored.partition_key
-        message.parked = delivery.payload if restored.time_to_live_ms is not None else None
-        if (passport := restored.passport) is not None:
-            message.detour = (passport.factory, passport.detour, passport.first_send_ms)
-        message.is_ordered, message.follows = ordering_of(restored, inbox.queue, self._order)
+        fill(message, restored, delivery.payload, self._order)
         return message
 
     async def _hold(self, inbox: Inbox, message: BacklogMessage) -> None:
@@ -513,6 +512,7 @@ class Drain:
         self._wake_followers(inbox.queue, gone)
         self._doubts.end([message.key for message in done])
         self._problems.moved(now)
+        self._shared.delivered(inbox.queue)
         for message in done:
             if self._delivered.get(message.identity):
                 self._counters.repeats_dropped += 1

@@ -52,6 +52,7 @@ class Kind(Enum):
     SPOOL_UNDELIVERABLE = "pairing.spool_undeliverable"
     SPOOL_UNUSABLE = "pairing.spool_unusable"
     ORDER_GIVEN_UP = "pairing.order_given_up"
+    DRAIN_WAITS = "pairing.drain_waits"
     CLOSED = "pairing.closed"
     FAULTED = "pairing.faulted"
 

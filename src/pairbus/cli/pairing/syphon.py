@@ -160,6 +160,9 @@ def reporter() -> Observer:
         def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
             click.echo(sentence, err=True)
 
+        def waits(self, queue: str, sentence: str) -> None:
+            click.echo(sentence, err=True)
+
         def unavailable(self, subject: str, sentence: str) -> None:
             click.echo(sentence, err=True)
 

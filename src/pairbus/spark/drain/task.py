@@ -110,6 +110,9 @@ class Rows(Observer):
     def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
         logger.warning("%s", sentence, extra={"event": "syphon.order_given_up", "queue": message.queue})
 
+    def waits(self, queue: str, sentence: str) -> None:
+        logger.info("%s", sentence, extra={"event": "syphon.waits", "queue": queue})
+
     def queue_failed(self, queue: str, reason: str) -> None:
         """Note that a backlog queue could not be drained: the driver plans it again."""
         self._add(BacklogMessage(queue, 0, "", b"", "", None, None, 0, attempt=0), WAITING, reason)
