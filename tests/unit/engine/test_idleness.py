@@ -232,6 +232,7 @@ def public_functions() -> set[str]:
     return found
 
 
+@pytest.mark.uncompiled
 def test_every_function_of_the_engine_is_use_or_known_not_to_be() -> None:
     named = {name.partition(" ")[0] for name in USES}
     assert public_functions() == named | LOOKS | STEPS
