@@ -335,6 +335,7 @@ def _seen(browsed: Browsed) -> Seen:
         key if browsed.is_active else None,
         browsed.enqueued_ms,
         browsed.text_property(ALIAS_PASSPORT) or "",
+        browsed.is_active,
     )
 
 

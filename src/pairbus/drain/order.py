@@ -47,6 +47,8 @@ class Seen:
     """Its session, or its partition key. None: it has neither, or it is deferred or scheduled and not in the order."""
     enqueued_ms: int | None = None
     passport: str = ""
+    is_active: bool = True
+    """Whether it is neither deferred nor scheduled: whether a receive can bring it."""
 
 
 class TooManyElsewhere(Exception):

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pairbus.drain.closing import close_all
+from pairbus.drain.deferred import DeferredMessages
 from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.message import BacklogMessage, DeadLetter
 from pairbus.drain.older import FOLLOW_MS, OlderMessages
@@ -26,7 +27,7 @@ from pairbus.drain.restoring import TimeToLivePolicy, fill, received, restore_to
 from pairbus.drain.senders import Senders, one_line
 from pairbus.drain.sharing import SharedQueues
 from pairbus.drain.skip_list import SKIPPED_MAX
-from pairbus.drain.withdrawal import Withdrawal
+from pairbus.drain.withdrawal import Withdrawal, answer_unsettled
 from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity, entity_key
 from pairbus.pairing.parking import Restored
@@ -138,6 +139,7 @@ class Drain:
         self._ends_when_empty_ms: int | None = None
         self._delivered_at: deque[int] = deque(maxlen=10_000)
         self._oldest: dict[str, int] = {}
+        self._deferred = DeferredMessages()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -145,7 +147,7 @@ class Drain:
         """Drain until stopped or the budget is spent; with ``once`` until all that was there at the start is delivered.
 
         Raises:
-            DrainStalledError: With ``once``: nothing has moved for a while, and only problems are left.
+            DrainStalledError: With ``once``: nothing has moved for a while, and only problems or deferred messages are left.
         """
         if once:
             self._ends_when_empty_ms = self._wall_clock()
@@ -162,6 +164,8 @@ class Drain:
             for task in (*queues, watch):
                 if task.done():
                     task.result()
+            if not self._stopped.is_set():
+                self._deferred.check()
         finally:
             self.stop()
             all_queues.cancel()
@@ -169,16 +173,8 @@ class Drain:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=self._close_seconds)
-            self._abandon_work()
+            answer_unsettled((item for work in self._work.values() for item in work), self._observer)
             await close_all([*self._inboxes.values(), self._outlet], self._close_seconds)
-
-    def _abandon_work(self) -> None:
-        """Answer for what the tasks left behind: it was not settled, and comes again."""
-        for item in (item for work in self._work.values() for item in work):
-            if isinstance(item, Withdrawal):
-                item.answer(is_done=False)
-            elif isinstance(item, BacklogMessage):
-                self._observer.completed(item, is_lock_lost=True)
 
     async def _watch(self) -> None:
         """Return when the drain was stopped or its time is spent; raise when a drain that should end cannot."""
@@ -293,7 +289,7 @@ class Drain:
         if await self._step_back(inbox) or deliveries or held or self._work[queue] or self._plan.held(queue):
             return False
         if self._ends_when_empty_ms is not None:
-            return await inbox.is_empty(self._ends_when_empty_ms)
+            return await self._deferred.is_all(inbox, self._ends_when_empty_ms)
         # A poll that was cut short to settle something says nothing about the queue.
         return self._budget is not None and queue not in self._cut_short
 

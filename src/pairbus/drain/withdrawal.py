@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pairbus.drain.message import BacklogMessage
+from pairbus.drain.message import BacklogMessage, DeadLetter
+from pairbus.drain.ports import Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +21,12 @@ class Withdrawal:
         """Answer the caller, unless it was cancelled meanwhile."""
         if not self.done.done():
             self.done.set_result(is_done)
+
+
+def answer_unsettled(items: Iterable[BacklogMessage | DeadLetter | Withdrawal], observer: Observer) -> None:
+    """Answer for what a drain leaves behind at its end: it was not settled, and comes again."""
+    for item in items:
+        if isinstance(item, Withdrawal):
+            item.answer(is_done=False)
+        elif isinstance(item, BacklogMessage):
+            observer.completed(item, is_lock_lost=True)

@@ -43,6 +43,8 @@ class FakeInbox:
         self._out: dict[object, Delivery] = {}
         self.on_browse: Callable[[str], None] = lambda queue: None
         self.others: dict[str, FakeInbox] = {}
+        self.deferred: set[int] = set()
+        """Messages that browsing shows and no receive brings."""
         self._interrupted = asyncio.Event()
 
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
@@ -106,7 +108,8 @@ class FakeInbox:
         self.on_browse(self.queue if queue is None else queue)
         inbox = self if queue is None else self.others[queue]
         there = [one for one in inbox.all_there() if one.sequence_number >= number][:count]
-        return [seen_of(one.sequence_number, one.payload, one.enqueued_ms) for one in there]
+        seen = [seen_of(one.sequence_number, one.payload, one.enqueued_ms) for one in there]
+        return [replace(one, is_active=one.sequence_number not in self.deferred) for one in seen]
 
     def all_there(self) -> list[Delivery]:
         return self.waiting
