@@ -501,3 +501,35 @@ def test_a_store_in_a_database_is_known_by_its_scheme() -> None:
     assert is_database("postgres://h/db")
     assert not is_database("memory:")
     assert not is_database("./postgresql")
+
+
+def test_a_namespace_is_one_however_its_name_is_spelled(url: str) -> None:
+    """As in Service Bus, names of namespaces ignore case: a second spelling is refused, and the first one named."""
+    open_database(url, "contoso")
+    with pytest.raises(UsageError, match="--namespace contoso instead of Contoso"):
+        open_database(url, "Contoso")
+    with pytest.raises(UsageError, match="--namespace contoso instead of CONTOSO"):
+        find_database(url, "CONTOSO", WAIT_SECONDS_MAX)
+    with pytest.raises(UsageError, match="has no namespace 'fabrikam'"):
+        find_database(url, "fabrikam", WAIT_SECONDS_MAX)
+
+
+def test_of_two_spellings_that_begin_together_one_is_refused(url: str) -> None:
+    schema.ensure(Session(Database(url, "x").address, "setup"))
+    spellings = ["contoso", "Contoso", "CONTOSO", "contosO"]
+
+    def begin(name: str) -> bool:
+        with contextlib.suppress(UsageError):
+            open_database(url, name)
+            return True
+        return False
+
+    with ThreadPoolExecutor(len(spellings)) as pool:
+        assert sum(pool.map(begin, spellings)) == 1
+
+
+def test_namespaces_of_earlier_versions_that_differ_by_case_alone_are_both_found(url: str) -> None:
+    open_database(url, "contoso")
+    with psycopg.connect(url) as connection:
+        connection.execute("insert into pairbus_shard (name, range_frames) values ('Contoso', 8192)")
+    assert open_database(url, "contoso").shard != open_database(url, "Contoso").shard

@@ -47,7 +47,9 @@ class Database:
         return str(self.address)
 
     def prepare(self) -> None:
-        """Make or migrate the tables, and find the shard or begin it. Raises OutcomeUnknown, ShardMoved or TableFailed."""
+        """Make or migrate the tables, and find the shard or begin it. Raises OutcomeUnknown, ShardMoved, TableFailed, or UsageError if the
+        database has the namespace in another spelling.
+        """
         session = Session(self.address, "setup")
         try:
             ensure(session)
@@ -60,7 +62,7 @@ class Database:
             session.close()
 
     def find(self) -> bool:
-        """Find the shard and make nothing; False: the database has no such namespace. Raises OutcomeUnknown or TableFailed."""
+        """Find the shard and make nothing; False: the database has no such namespace. Raises as ``prepare`` does, but for ShardMoved."""
         session = Session(self.address, "setup")
         try:
             found = find_shard(session, self.namespace)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.storage.postgres.binary import INT4, INT8, TEXT, int8, number
+from pairbus.errors import UsageError
+from pairbus.storage.postgres.binary import INT4, TEXT, number, text
 from pairbus.storage.postgres.connection import DROPPED
 from pairbus.storage.table.ports import TableFailed
 
@@ -99,22 +100,39 @@ def find_shard(session: Session, namespace: str) -> tuple[int, int] | None:
         return None
     select = b"select shard, range_frames from pairbus_shard where name = $1"
     found = session.execute(b"shard", select, (TEXT,), (namespace.encode(),))
+    if not found.ntuples:
+        _refuse_other_case(session, namespace)
     return (number(found, 0, 0), number(found, 0, 1)) if found.ntuples else None
 
 
+def _refuse_other_case(session: Session, namespace: str) -> None:
+    """Names of namespaces ignore case, as in Service Bus. Raises UsageError if the database has this one in another spelling."""
+    select = b"select name from pairbus_shard where lower(name) = lower($1) and name <> $1"
+    found = session.execute(b"other_case", select, (TEXT,), (namespace.encode(),))
+    if found.ntuples:
+        name = text(found, 0, 0)
+        raise UsageError(
+            f"the database has the namespace {name}, and names of namespaces ignore case: write --namespace {name} instead of {namespace}"
+        )
+
+
 def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES) -> tuple[int, int]:
-    """The number of a namespace's shard and the frames in each of its ranges; the shard is made if it is not there."""
+    """The number of a namespace's shard and the frames in each of its ranges; the shard is made if it is not there.
+
+    Raises UsageError if the database has the namespace in another spelling.
+    """
     name = namespace.encode()
     select = b"select shard, range_frames from pairbus_shard where name = $1"
     found = session.execute(b"shard", select, (TEXT,), (name,))
     if not found.ntuples:
-        session.execute(
-            b"new_shard",
-            b"insert into pairbus_shard (name, range_frames) values ($1, $2) on conflict do nothing",
-            (TEXT, INT8),
-            (name, int8(range_frames)),
+        literal = namespace.replace("'", "''")
+        session.run(
+            f"{_GUARD} insert into pairbus_shard (name, range_frames) select '{literal}', {range_frames} "
+            f"where not exists (select from pairbus_shard where lower(name) = lower('{literal}'))"
         )
         found = session.execute(b"shard", select, (TEXT,), (name,))
+        if not found.ntuples:
+            _refuse_other_case(session, namespace)
     shard, frames = number(found, 0, 0), number(found, 0, 1)
     # As for a range: attaching waits for no reader, so a backup that runs holds up neither this nor the commits of other shards.
     table = f"pairbus_frame_{shard}"
