@@ -105,6 +105,33 @@ def test_the_only_node_is_drained_by_force_and_the_way_back_is_told(monkeypatch:
     assert "drain a --undo" in result.stdout
 
 
+class Slow(Fake):
+    """A node that needs some time to give the namespace up."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__(node("a"), taker="")
+        self.looks = looks
+
+    def look(self) -> Ownership:
+        self.looks -= 1
+        return Ownership(1, "a", "a:1", 2_000) if self.looks >= 0 else self.owner
+
+
+def test_a_forced_drain_is_told_once_the_node_has_given_the_namespace_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = Slow(looks=3)
+    result = run(monkeypatch, fake, "drain", "a", "--force")
+    assert result.return_value == 0
+    assert "nobody serves contoso" in result.stdout
+    assert fake.looks < 0, "it has waited"
+
+    result = run(monkeypatch, Slow(looks=10**9), "drain", "a", "--force", "--timeout", "0.01")
+    assert result.return_value == 1
+    assert "a is asked to take no part, and still owned contoso after 0.01 s" in result.stderr
+    assert result.stdout == ""
+
+
 def test_a_drain_that_nobody_took_over_tells_what_it_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch, Fake(node("a"), node("b"), taker=""), "drain", "a", "--timeout", "0")
     assert result.return_value == 1

@@ -212,6 +212,13 @@ def drain(flags: DrainFlags) -> int:
                 err=True,
             )
             return EXIT_NO
+        if is_last and flags.force and not _await_release(flags, tables, owner):
+            click.echo(
+                f"pairbus: {flags.node} is asked to take no part, and still owned {flags.namespace} after {flags.timeout:g} s; "
+                "`pairbus cluster status` shows when it has given it up",
+                err=True,
+            )
+            return EXIT_NO
         if flags.undo or flags.forget or not is_owner or is_last:
             done = "takes part again" if flags.undo else "is forgotten" if flags.forget else "takes no part"
             if is_last and not flags.undo:
@@ -237,6 +244,17 @@ def _why_not(flags: DrainFlags, nodes: list[NodeEntry], is_last: bool) -> str:
     if is_last and not flags.undo and not flags.forget and not flags.force:
         return f"{_only(flags.node, flags.namespace)}, or give --force, and nobody serves {flags.namespace} until --undo"
     return ""
+
+
+def _await_release(flags: DrainFlags, tables: Tables, before: Ownership) -> bool:
+    """Wait until the only node has given the lease back; False: not in time."""
+
+    def is_released() -> bool:
+        found = tables.lease.look()
+        return not found.owner or found.remaining_ms <= 0 or found.epoch != before.epoch
+
+    with status(f"waiting for {flags.node} to give {flags.namespace} up …"):
+        return _wait(is_released, flags.timeout)
 
 
 def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
