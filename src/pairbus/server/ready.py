@@ -37,11 +37,15 @@ class ReadyInfo:
         return json.dumps(values)
 
 
+def is_local(host: str) -> bool:
+    """Whether a host, as clients name it, is this machine."""
+    return is_loopback(host) or host == "localhost"
+
+
 def connection_string(host: str, port: int, namespace: str, key: str) -> str:
     """The connection string for the official clients. On this machine they use plain text on the one port."""
     reachable = LOOPBACK_ADDRESS if is_wildcard(host) else host
-    is_local = is_loopback(reachable) or reachable == "localhost"
-    emulator = ";UseDevelopmentEmulator=true" if is_local else ""
+    emulator = ";UseDevelopmentEmulator=true" if is_local(reachable) else ""
     return (
         f"Endpoint=sb://{format_address(reachable, port)}/;SharedAccessKeyName={ROOT_RULE};"
         f"SharedAccessKey={key}{emulator};Namespace={namespace}"

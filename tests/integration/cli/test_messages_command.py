@@ -21,6 +21,7 @@ EVENTS = Topic("events", subscriptions=[Subscription("large", rules={"large": "s
 def broker() -> Iterator[Namespace]:
     queues: list[str | Queue] = [
         "plain",
+        "tls",
         "file",
         "lines",
         "stop",
@@ -50,6 +51,24 @@ def test_standard_input_is_one_message(broker: Namespace) -> None:
 
     found = messages(run(broker, "receive", "plain", "--count", "2", "--json"))
     assert [one["body"] for one in found] == ["two\nlines", "asked for"]
+
+
+def test_over_TLS_the_authority_is_named_by_an_option(broker: Namespace) -> None:
+    text = broker.connection_string.replace("UseDevelopmentEmulator=true;", "")
+    text = text.replace(
+        "Namespace=contoso", "Namespace=elsewhere"
+    )  # no authority of this user is found by itself
+
+    def over_tls(*words: str) -> Result:
+        return CliRunner().invoke(root, list(words), env={"PAIRBUS_PRIMARY": text})
+
+    trust = ("--ca-file", broker.ca_file)
+    assert "sent 1" in over_tls("send", "tls", "over TLS", *trust).stdout
+    assert "over TLS" in over_tls("peek", "tls", *trust).stdout
+    assert "over TLS" in over_tls("receive", "tls", *trust).stdout
+    refused = over_tls("send", "tls", "again")
+    assert refused.exit_code == 3
+    assert "--ca-file" in refused.stderr
 
 
 def test_a_file_is_sent_byte_for_byte(broker: Namespace, tmp_path: Path) -> None:

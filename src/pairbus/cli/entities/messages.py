@@ -77,6 +77,7 @@ Examples:
 Exit codes: 0 messages were shown, 1 there were none, 2 wrong usage, 3 could not reach or was refused.
 """
 READY_FILE: Final = "A broker's ready file instead of PAIRBUS_PRIMARY."
+CA_FILE: Final = "Certificate authority to trust.  [default: a local broker's own, else the system's]"
 COUNT_MAX: Final = 100_000
 
 
@@ -98,6 +99,7 @@ class SendFlags:
     subject: str | None = option("Subject (label).", metavar="TEXT")
     content_type: str | None = option("Content type.", metavar="TYPE")
     ready_file: str | None = option(READY_FILE, metavar="FILE")
+    ca_file: str | None = option(CA_FILE, metavar="FILE")
     as_json: bool = json_option()
 
 
@@ -113,6 +115,7 @@ class ReceiveFlags:
     session: str | None = option("Session id; '*' takes the next available one.", metavar="ID")
     wait: float = option("Seconds to wait.", 5.0, minimum=0.1, maximum=3600)
     ready_file: str | None = option(READY_FILE, metavar="FILE")
+    ca_file: str | None = option(CA_FILE, metavar="FILE")
     as_json: bool = json_option("Print one JSON object a line.")
 
 
@@ -126,6 +129,7 @@ class PeekFlags:
         "Session id, on entities with sessions; '*' takes the next one.", metavar="ID"
     )
     ready_file: str | None = option(READY_FILE, metavar="FILE")
+    ca_file: str | None = option(CA_FILE, metavar="FILE")
     as_json: bool = json_option("Print one JSON object a line.")
 
 
@@ -164,7 +168,7 @@ def send(flags: SendFlags) -> int:
 
         sent = trying = 0
         header = values_of(flags, "message_id", "subject", "content_type")
-        with _client(flags.ready_file) as client, client.get_queue_sender(flags.entity) as sender:
+        with _client(flags) as client, client.get_queue_sender(flags.entity) as sender:
             while messages := [
                 ServiceBusMessage(
                     body,
@@ -282,7 +286,7 @@ def receive(flags: ReceiveFlags) -> int:
     def work() -> int:
         received = 0
         with (
-            _client(flags.ready_file) as client,
+            _client(flags) as client,
             _receiver(client, flags, flags.wait, deletes=flags.settle == "delete") as receiver,
         ):
             while received < flags.count:
@@ -309,7 +313,7 @@ def peek(flags: PeekFlags) -> int:
 
     def work() -> int:
         shown, number = 0, flags.from_number
-        with _client(flags.ready_file) as client, _receiver(client, flags, 5.0) as receiver:
+        with _client(flags) as client, _receiver(client, flags, 5.0) as receiver:
             while shown < flags.count:
                 messages = receiver.peek_messages(
                     max_message_count=min(flags.count - shown, PEEK_PAGE), sequence_number=number
@@ -328,12 +332,12 @@ def peek(flags: PeekFlags) -> int:
     return _refusing(flags.entity, work, flags.session)
 
 
-def _client(ready_file: str | None) -> ServiceBusClient:
+def _client(flags: SendFlags | ReceiveFlags | PeekFlags) -> ServiceBusClient:
     from azure.servicebus import ServiceBusClient
 
     from pairbus.sdk.addresses import connect
 
-    connection_string, ca_file = connection_of(None, ready_file, None, os.environ)
+    connection_string, ca_file = connection_of(None, flags.ready_file, flags.ca_file, os.environ)
     settings: dict[str, Any] = {"retry_total": 1, "logging_enable": False}
     if ca_file is not None:
         settings["connection_verify"] = ca_file

@@ -24,8 +24,8 @@ from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.cluster.advertised import OwnAddress
 from pairbus.server.cluster.building import Building, TakeoverGivenUp
 from pairbus.server.cluster.health import health_answer, role_of, silent_reason
-from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
-from pairbus.server.cluster.lease import Lease, LeaseState
+from pairbus.server.cluster.keeper import REPORT_SECONDS, LeaseKeeper, LeaseView, lease_clock_ns
+from pairbus.server.cluster.lease import RENEWALS_PER_LEASE, Lease, LeaseState
 from pairbus.server.cluster.metrics import cluster_metrics
 from pairbus.server.cluster.names import NodeNames
 from pairbus.server.cluster.readiness import Readiness
@@ -33,6 +33,8 @@ from pairbus.server.cluster.relay import Relay, Route, RouteKind
 from pairbus.server.cluster.settings import SharedSettings
 from pairbus.server.cluster.status import describe
 from pairbus.server.cluster.takeover import SeenOwners, Takeovers
+from pairbus.server.config.addresses import parse_address
+from pairbus.server.ready import is_local
 from pairbus.server.server import Server
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
@@ -135,7 +137,7 @@ class Node:
         main = await self._listen(*options.amqp, http_only=False)
         http = await self._listen(*options.http, http_only=True) if options.http is not None else main
         self.readiness.addresses = (main, http)
-        self._names.advertised = self._cluster.address(main)
+        self._names.advertised = self.readiness.advertised = self._cluster.address(main)
         if options.tls and options.tls_cert is None:
             await self._settings.call(self._names.share_authority, self._settings.table, utc(self._clock()))
         entry = NodeEntry(
@@ -150,6 +152,10 @@ class Node:
             lease, self._database.lease(), self._database.nodes(), entry, self._keeper_changed
         )
         self._keeper.start()
+        if not is_local(parse_address(self._names.advertised, "--advertise")[0]):
+            # The owner reads with its reports who is there, and reports after its renewals.
+            seen_seconds = 2 * REPORT_SECONDS + self._cluster.lease_ms / 1000 / RENEWALS_PER_LEASE
+            self.readiness.not_before = self._loop.time() + seen_seconds
         self._own_address.watch(self._names.advertised, options.namespace, self._cluster.node)
         self._review_later()
         logger.info(

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StorageError
-from pairbus.server.config.addresses import format_address
-from pairbus.server.ready import ReadyInfo, connection_string
+from pairbus.server.config.addresses import format_address, parse_address
+from pairbus.server.ready import ReadyInfo, connection_string, is_local
 
 if TYPE_CHECKING:
     from pairbus.server.cluster.settings import SharedSettings
@@ -36,10 +36,14 @@ class Readiness:
         self._settings = settings
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last: ReadyInfo | None = None
+        self.not_before = 0.0
+        """The instant before which a node that relays is not announced: the owner's certificate must hold its name first."""
         self._looks_at = 0.0
         self._is_looking = False
         self.addresses: tuple[tuple[str, int], tuple[str, int]] = (("", 0), ("", 0))
         """Where the node listens: for everything, and for HTTP and WebSocket alone."""
+        self.advertised = ""
+        """Where other nodes reach this one."""
         self.changed: Callable[[ReadyInfo], None] | None = None
         """Called if what was announced is not true any more."""
 
@@ -62,7 +66,7 @@ class Readiness:
 
     def is_look_due(self, now: float, *, is_new: bool) -> bool:
         """Whether a node that relays should look at the root key; ``is_new``: the owner has changed since the last look."""
-        if self._is_looking or (now < self._looks_at and not is_new):
+        if self._is_looking or now < self.not_before or (now < self._looks_at and not is_new):
             return False
         self._looks_at = now + KEY_SECONDS
         return True
@@ -90,6 +94,14 @@ class Readiness:
         if not self._first.done():
             self._first.cancel()
 
+    def _reachable(self) -> tuple[str, int]:
+        """Where clients reach this node, also while it relays: plain text then ends at this machine, so beyond it they use TLS (M14)."""
+        amqp = self.addresses[0]
+        if not self.advertised:
+            return amqp
+        host, port = parse_address(self.advertised, "the address of this node")
+        return amqp if is_local(host) else (host, port)
+
     def _with(self, key: str) -> ReadyInfo:
         options = self._options
         amqp, http = self.addresses
@@ -99,7 +111,7 @@ class Readiness:
             pid=os.getpid(),
             amqp=format_address(*amqp),
             http=format_address(*http),
-            connection_string=connection_string(*amqp, options.namespace, key),
+            connection_string=connection_string(*self._reachable(), options.namespace, key),
             ca_file=str((options.data / "tls" / "ca.pem").absolute()) if has_authority else None,
             node=self._node,
         )

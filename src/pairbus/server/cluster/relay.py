@@ -11,6 +11,7 @@ The first bytes of a connection decide, once:
 Rule 1: a relayed connection begins with a line, the *mark*, that names the peer. A node that is not the owner closes a connection
         that begins so. Two nodes that take each other for the owner do not pass connections back and forth.
 Rule 2: the mark can take trust away and never give any: what another machine sent in plain text is not taken for this machine's own.
+Rule 3: plain text does not leave the machine: it is relayed if the owner is on this machine too, and refused otherwise (M14).
 
 ``pipes`` passes the bytes of a relayed connection on, in a thread of its own.
 """
@@ -114,6 +115,8 @@ class Relay:
         self._relayed_total = 0
         self._refused: dict[str, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
+        self._plain_text_owners: set[str] = set()
+        """Addresses of owners for which a refusal of plain text was told."""
         self.reach = OwnerReach()
 
     def entrance(self, *, http_only: bool) -> Entrance:
@@ -135,6 +138,7 @@ class Relay:
         ``address``: of the owner to relay to; empty: there is none, or this node is it. ``expected``: the namespace and the owner's name.
         """
         self.reach.aim(address, expected)
+        self._plain_text_owners.clear()
         self.cut_relayed()
         self.reroute()
 
@@ -188,6 +192,17 @@ class Relay:
 
     def refused(self, reason: str) -> None:
         self._refused[reason] = self._refused.get(reason, 0) + 1
+
+    def refused_plain_text(self, address: str) -> None:
+        """A client of this machine spoke plain text, and the owner is on another one. It is told once for each owner."""
+        if address in self._plain_text_owners:
+            return
+        self._plain_text_owners.add(address)
+        logger.warning(
+            "a client of this machine is refused: it uses plain text, which is not relayed to another machine. Use TLS, with the connection "
+            "string and the CA file of this node's ready file",
+            extra={"event": "cluster.plain_text", "address": address},
+        )
 
     def _sweep_later(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
@@ -289,7 +304,7 @@ class Entrance(asyncio.Protocol):
             self.refuse("protocol")
         elif route.kind is RouteKind.RELAY:
             transport.pause_reading()
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(route.address))
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(route.address, protocol))
         else:
             self._wait()
 
@@ -342,7 +357,7 @@ class Entrance(asyncio.Protocol):
         transport.resume_reading()
         self._relay.host.adopt(transport, first, http_only=self._http_only, relayed_for=self._relayed_for)
 
-    async def _connect(self, address: str) -> None:
+    async def _connect(self, address: str, protocol: WireProtocol) -> None:
         try:
             upstream = await connect(address)
         except OSError as error:
@@ -364,10 +379,22 @@ class Entrance(asyncio.Protocol):
             client.resume_reading()
             self.decide()
             return
+        if protocol is not WireProtocol.TLS and not _is_of_this_machine(upstream):
+            # The owner would refuse it without a word to this node.
+            upstream.abort()
+            self._relay.refused_plain_text(address)
+            why = f"this node relays to {address}, and plain text does not leave the machine"
+            self.refuse("plain_text", plain_text_refusal(why) if protocol is WireProtocol.HTTP else b"")
+            return
         self._relay.left(self)
         self._transport = None
         first, self._first = MARK + self._peer.encode() + b"\r\n" + self._first, b""
         self._relay.join(client, upstream, first, has_ended=self._has_eof)
+
+
+def _is_of_this_machine(upstream: asyncio.Transport) -> bool:
+    peer = upstream.get_extra_info("peername")
+    return peer is not None and is_loopback(peer[0])
 
 
 def take_socket(transport: asyncio.Transport) -> socket.socket:

@@ -258,11 +258,9 @@ def problem(status: int, reason: str) -> HttpResponse:
     return HttpResponse(status, [("content-type", "application/json")], body)
 
 
-def plain_text_refusal() -> bytes:
+def plain_text_refusal(why: str = "plain text is served to loopback peers only") -> bytes:
     """The answer to plain HTTP from another machine (M14)."""
-    body = problem(
-        HTTPStatus.FORBIDDEN, "plain text is served to loopback peers only; use https (TLS) on the same port"
-    ).body
+    body = problem(HTTPStatus.FORBIDDEN, f"{why}; use https (TLS) on the same port").body
     return (
         b"HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\nconnection: close\r\n"
         b"content-length: %d\r\n\r\n%b" % (len(body), body)

@@ -340,6 +340,30 @@ async def test_plain_text_of_another_machine_is_not_relayed(
     assert len(owner.host.adopted) == 1
 
 
+@pytest.mark.promise("M14")
+async def test_plain_text_is_not_relayed_to_another_machine_and_the_reason_is_told(
+    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay, owner = pair
+    monkeypatch.setattr("pairbus.server.cluster.relay._is_of_this_machine", lambda upstream: False)
+    for _ in range(2):
+        reader, _ = await relay.connect(AMQP)
+        assert await is_closed(reader)
+    reader, _ = await relay.connect(b"GET / HTTP/1.1\r\n\r\n")
+    answer = await soon(reader.read())
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert (
+        f"this node relays to {owner.address}, and plain text does not leave the machine".encode() in answer
+    )
+    reader, _ = await relay.connect(TLS)
+    assert await soon(reader.readexactly(len(TLS) + 2)) == b"<" + TLS + b">"
+    assert len(owner.host.adopted) == 1
+    assert relay.relay.statistics().refused_by_reason == {"plain_text": 3}
+    told = [one for one in caplog.records if getattr(one, "event", "") == "cluster.plain_text"]
+    assert len(told) == 1, "once for each owner"
+    assert "Use TLS" in told[0].getMessage()
+
+
 @pytest.mark.parametrize("words", [MARK + b"x" * 200, b"nonsense that is no protocol at all"])
 async def test_what_is_no_protocol_is_not_relayed(pair: tuple[Node, Node], words: bytes) -> None:
     relay, _ = pair
