@@ -119,6 +119,8 @@ class Server:
         self._declaration_timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[Exception | None] | None = None
         self._is_stopping = False
+        self._has_unfinished_logs = False
+        """Everything is durable, and usage and audit are not written to their end."""
         self._root_key = ""
         self._rules_seen: tuple[AccessRule, ...] = ()
         self.root_key_replaced: Callable[[ReadyInfo, str], None] | None = None
@@ -147,7 +149,11 @@ class Server:
 
     async def stop(self) -> None:
         """Say good-bye to everybody, make everything durable, release everything. Idempotent."""
-        if await self.drain(CLOSE_SECONDS_MAX):
+        await self.drain(CLOSE_SECONDS_MAX)
+        if (
+            self._has_unfinished_logs
+        ):  # a node of a cluster drains first, and stops once the lease is given back
+            self._has_unfinished_logs = False
             await self._finish_logs()
         await self.kill()
 
@@ -165,6 +171,7 @@ class Server:
         if not await driver.wait_durable(commit_seconds_max):
             logger.warning("the last commit did not end in time", extra={"event": "server.stop_slow"})
         await registry.wait_empty(close_seconds_max)
+        self._has_unfinished_logs = True
         return True
 
     def adopt(

@@ -216,5 +216,18 @@ async def test_a_root_key_that_was_replaced_reaches_every_ready_file(
     await stage.close()
 
 
+async def test_an_owner_that_is_stopped_writes_its_usage_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, monkeypatch, "none")
+    await stage.node.start()
+    await stage.until(stage.is_served, "the node is the owner")
+    server: Any = stage.node._server
+    finished: list[str] = []
+    monkeypatch.setattr(server._usage, "finish", lambda: finished.append("usage"))
+    await stage.close()
+    assert finished == ["usage"]
+
+
 def _key(ready: ReadyInfo) -> str:
     return credentials_of(ready.connection_string).key
