@@ -37,21 +37,40 @@ def row_of(directory: Path, message: Spooled) -> dict[str, object]:
         "kind": "held",
         "detail": DAMAGED if message.is_damaged else message.reason or "",
     }
-    try:
-        parts = sections.split(message.payload)
-        properties = sections.list_items(sections.find(parts, sections.PROPERTIES))
-    except (RemoteProtocolError, ValueError, IndexError):
-        parts, properties = [], []
+    parts, properties = _read(message.payload)
     body = b"".join(_body_part(part) for part in parts if part.code in sections.BODIES)
     group = properties[_GROUP] if len(properties) > _GROUP else sections.NULL
     row |= {
-        "message_id": message_id_text(properties[0]) if properties and properties[0] != sections.NULL else "",
+        "message_id": _id_text(properties),
         "session_id": None if group == sections.NULL else sections.text_of(group),
         "sha256": hashlib.sha256(body).hexdigest(),
         "body": body.decode("utf-8", "replace"),
         "raw": base64.b64encode(message.payload).decode("ascii"),
     }
     return row
+
+
+def message_id_of(message: Spooled) -> str:
+    """The message id, for people; empty when there is none, or it cannot be read."""
+    return _id_text(_read(message.payload)[1])
+
+
+def _read(payload: bytes) -> tuple[list[sections.Section], list[bytes]]:
+    """As much as can be read of the sections, and of the properties: in damaged ones the message id may still be whole."""
+    parts: list[sections.Section] = []
+    try:
+        parts = sections.split(payload)
+        value = sections.find(parts, sections.PROPERTIES)
+        try:
+            return parts, sections.list_items(value)
+        except RemoteProtocolError:
+            return parts, sections.first_item(value or sections.NULL)
+    except (RemoteProtocolError, ValueError, IndexError):
+        return parts, []
+
+
+def _id_text(properties: list[bytes]) -> str:
+    return message_id_text(properties[0]) if properties and properties[0] != sections.NULL else ""
 
 
 def _body_part(part: sections.Section) -> bytes:

@@ -144,6 +144,14 @@ def list_items(value: bytes | None) -> list[bytes]:
     return _elements(value)
 
 
+def first_item(value: bytes) -> list[bytes]:
+    """The first item of an encoded list, also when others are damaged; none when there is no list."""
+    if value[0] not in (0xC0, 0xD0):
+        return []
+    start = 3 if value[0] == 0xC0 else 9
+    return [value[start : skip_value(value, start, len(value))]]
+
+
 def encode_list(items: list[bytes]) -> bytes:
     """A list of encoded items, in the form that the official SDK writes."""
     return _compound(0xC0, 0xD0, items) if items else b"\x45"

@@ -6,16 +6,19 @@ import json
 import os
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from click.testing import CliRunner
 
+from pairbus.cli.pairing import spool as spool_commands
 from pairbus.cli.pairing.spool import spool as spool_command
 from pairbus.cli.reports.reconcile import reconcile
 from pairbus.errors import UsageError
 from pairbus.pairing.client.sync import PairedServiceBusClient
+from pairbus.pairing.events import Kind
 from pairbus.sdk import message_bytes
 from pairbus.spool.directory import take_lock
 from pairbus.spool.store import About, Append, Spool
@@ -217,3 +220,20 @@ def test_a_certificate_counts_no_damaged_message_as_waiting_and_goes_on_after_a_
     assert json.loads(found.stdout)["in_spool"] == 1
     assert "0/spool.db cannot be read" in found.stderr
     assert found.return_value == 1
+
+
+def test_a_replay_names_the_messages_that_cannot_be_delivered(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [
+        SimpleNamespace(kind=Kind.SPOOL_UNDELIVERABLE, text=f"message {number} stays") for number in range(12)
+    ]
+    events.insert(3, SimpleNamespace(kind=Kind.SPOOL_USED, text="used"))
+    counts = SimpleNamespace(
+        spool_messages=0, replayed_to_primary=3, replayed_to_backlog=0, spool_undeliverable=12
+    )
+    client: Any = SimpleNamespace(statistics=lambda: counts, events=lambda: events)
+
+    assert spool_commands._wait(client, 1.0) == 1
+
+    said = capsys.readouterr().err.splitlines()
+    assert said[:-1] == [f"message {number} stays" for number in range(10)]
+    assert said[-1].startswith("12 messages cannot be delivered and stay: `pairbus spool export` shows why")

@@ -38,6 +38,8 @@ EXAMPLE: Final = "\b\nExample:\n  pairbus spool "
 COLUMNS: Final = ("spool", "primary", "entity", "messages", "bytes", "oldest_age", "undeliverable", "in_use")
 POLL_SECONDS: Final = 0.2
 EXIT_DAMAGED: Final = 3
+NAMED_MAX: Final = 10
+"""How many messages that cannot be delivered a replay names; an export has all of them."""
 
 spool = HelpfulGroup(
     "spool", help="List, replay or export messages that wait on this machine for a namespace.", epilog=EPILOG
@@ -206,6 +208,8 @@ def _left_by_others(spools: list[Listed]) -> int:
 
 def _wait(client: PairedServiceBusClient, seconds: float) -> int:
     """Show progress until nothing waits, or nothing has moved for ``seconds``."""
+    from pairbus.pairing.events import Kind
+
     stop = stop_on_signals()
     begun = _left(client)
     before, moved = begun, time.monotonic()
@@ -222,6 +226,9 @@ def _wait(client: PairedServiceBusClient, seconds: float) -> int:
         f"{many(found.replayed_to_primary, 'message')} to the primary, {found.replayed_to_backlog:,} to the backlog"
     )
     if found.spool_undeliverable:
+        refused = [event.text for event in client.events() if event.kind is Kind.SPOOL_UNDELIVERABLE]
+        for text in refused[:NAMED_MAX]:
+            click.echo(text, err=True)
         click.echo(
             f"{many(found.spool_undeliverable, 'message')} cannot be delivered and stay: `pairbus spool export` shows why",
             err=True,

@@ -35,6 +35,7 @@ from pairbus.pairing.options import milliseconds
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.rules.health import EntityHealth
 from pairbus.pairing.scheduled import SPOOL_PREFIX, ParkedSchedule
+from pairbus.pairing.spool_rows import message_id_of
 from pairbus.pairing.statistics import Tally
 from pairbus.sdk import message_bytes
 from pairbus.sdk.failures import Failure, classify, is_of_the_message, shown
@@ -53,6 +54,7 @@ ATTEMPT_SECONDS: Final = 10.0
 PAUSE_SECONDS_MIN: Final = 0.25
 PAUSE_SECONDS_MAX: Final = 5.0
 """Bounds of the pause after an attempt that failed. A change of an entity's health ends it early."""
+REASON_CHARACTERS_MAX: Final = 500
 EXPIRED: Final = "its time to live ended in the spool"
 
 
@@ -362,9 +364,10 @@ class Replay:
 
     async def _attempt(self, spool: Spool, messages: list[Spooled]) -> None:
         # It takes milliseconds for a full batch, and this may be the application's own event loop.
-        originals = await self._runtime.blocking(self._originals, messages)
-        if len(originals) < len(messages):
-            await self._keep(spool, messages[len(originals)], EXPIRED)
+        originals, kept = await self._runtime.blocking(self._originals, messages)
+        if kept:
+            for message, reason in kept:
+                await self._keep(spool, message, reason)
             return
         free = self._spooling.begin(spool, messages)
         if not free:
@@ -379,21 +382,33 @@ class Replay:
             self._health.is_spool_ending = False
             self._spooling.end(spool, free)
 
-    def _originals(self, messages: Sequence[Spooled]) -> list[bytes]:
-        """The messages as they are sent now; up to the first one whose time to live has ended."""
+    def _originals(self, messages: Sequence[Spooled]) -> tuple[list[bytes], list[tuple[Spooled, str]]]:
+        """The messages as they are sent now; and those that cannot be sent, with the reason."""
         originals: list[bytes] = []
+        kept: list[tuple[Spooled, str]] = []
         now = self._state.wall_clock()
-        is_deducting = self._state.options.time_to_live == "deduct"
         for message in messages:
-            # Parked and restored, so that a limited life begins again or goes on, as it does in the backlog.
-            passport = Passport(self._state.name, message.at_ms, 0, "spooled", primary=self._state.identity)
-            parked = parking.park(message.payload, self._health.path, passport)
-            elapsed_ms = max(0, now - message.at_ms) if is_deducting else 0
-            restored = parking.restore(parked, now, elapsed_ms=elapsed_ms)
-            if restored.time_to_live_ms == 0 and elapsed_ms:
-                break
-            originals.append(restored.payload)
-        return originals
+            try:
+                original = self._original(message, now)
+            except MemoryError:
+                raise  # not the fault of the message
+            except Exception as error:  # noqa: BLE001 - whatever it is, it comes again with this message, and no other may wait for it
+                kept.append((message, f"it cannot be read: {shown(error, REASON_CHARACTERS_MAX)}"))
+                continue
+            if original is None:
+                kept.append((message, EXPIRED))
+            else:
+                originals.append(original)
+        return originals, kept
+
+    def _original(self, message: Spooled, now: int) -> bytes | None:
+        """A message as it is sent now; None when its time to live has ended."""
+        # Parked and restored, so that a limited life begins again or goes on, as it does in the backlog.
+        passport = Passport(self._state.name, message.at_ms, 0, "spooled", primary=self._state.identity)
+        parked = parking.park(message.payload, self._health.path, passport)
+        elapsed_ms = max(0, now - message.at_ms) if self._state.options.time_to_live == "deduct" else 0
+        restored = parking.restore(parked, now, elapsed_ms=elapsed_ms)
+        return None if restored.time_to_live_ms == 0 and elapsed_ms else restored.payload
 
     async def _send(self, spool: Spool, messages: list[Spooled], originals: list[bytes]) -> None:
         sender = self._sender
@@ -442,7 +457,7 @@ class Replay:
             self._alone = len(messages)
             self.pause_seconds = 0.0
         elif is_refused and messages and not isinstance(error, MessageTooLargeForBacklogError):
-            await self._keep(spool, messages[0], shown(error, 500))
+            await self._keep(spool, messages[0], shown(error, REASON_CHARACTERS_MAX))
         else:
             self._failed()
 
@@ -483,7 +498,7 @@ class Replay:
         self._state.emit(
             Kind.SPOOL_UNDELIVERABLE,
             self._health.path,
-            f"message {message.number} stays in the spool {spool.directory}: {reason}",
+            f"message {message.number} ({message_id_of(message)!r}) stays in the spool {spool.directory}: {reason}",
             is_loud=True,
         )
 
