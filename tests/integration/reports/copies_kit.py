@@ -7,6 +7,7 @@ id is still there.
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ TTL = "TTLExpiredException"
 LATER_CANCELLED = "arrived, then cancelled there"
 NOWHERE = "completed and sent nowhere"
 WITH_QUEUE = "destroyed with its queue"
+OLD_LISTINGS = ("purged, and in an old listing", "set aside and deleted, and in an old listing")
+"""A listing from before. Where there was no audit since, nothing tells that it is old."""
 SECONDARY = "standby"
 """The namespace that has the backlog queues."""
 DELETED_QUEUE = "contoso/x-servicebus-transfer/4"
@@ -48,6 +51,7 @@ STORIES = {
     NOWHERE: "",
     WITH_QUEUE: "",
     "set aside and deleted": "",
+    **dict.fromkeys(OLD_LISTINGS, ""),
 }
 """What becomes of a parked copy, and its fate; none for those that are destroyed."""
 KEPT = ("arrived", "in_backlog", "set_aside")
@@ -151,7 +155,10 @@ class _Message:
         """Stories in the order in which their parked copies were accepted; before or after them one that never was in the backlog."""
         if self.is_hidden:
             # A listing need not give reasons: beside a copy that expired and is not listed, one that is listed may be that one.
-            stories = ["expired and listed" if story == "expired" else story for story in stories]
+            stories = [
+                "expired and listed" if story == "expired" else story.removesuffix(", and in an old listing")
+                for story in stories
+            ]
         if not self._is_told_apart(stories, direct):
             direct = ""
         if direct:
@@ -227,13 +234,15 @@ def _rows(story: str, at: int, is_audit_sent: bool) -> Iterator[tuple[str, dict[
     elif story.startswith(("set aside", "expired")):
         detail = TTL if story.startswith("expired") else "DestinationNotFound"
         yield "backlog", parked("dead-lettered", "", time=at + 10, detail=detail)
-        if "listed" in story:
+        if "listed" in story or story in OLD_LISTINGS:
             reason = "" if story.endswith("reason") else detail
             for _ in range(1 + story.endswith("twice")):
                 yield "dead-letter", parked("held", "", entity=aside, detail=reason)
-        if story.endswith("deleted"):
+        if "deleted" in story:
             yield "backlog", parked("completed", "", entity=aside, time=at + 20)
     elif story == "waiting and listed twice":
         yield from [("backlog", parked("held", "", time=at))] * 2
     elif story not in ("waiting", WITH_QUEUE):
-        yield "backlog", parked(story.partition(" ")[0], "", time=at + 10)
+        yield "backlog", parked(re.split("[ ,]", story)[0], "", time=at + 10)
+        if story in OLD_LISTINGS:
+            yield "backlog", parked("held", "", time=at)

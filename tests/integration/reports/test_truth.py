@@ -165,3 +165,41 @@ def test_a_listing_that_shows_a_message_twice_counts_it_once(tmp_path: Path) -> 
     aside = {**held, "entity": f"{BACKLOG_QUEUE}/$DeadLetterQueue"}
     found = certified(tmp_path, [], secondary, backlog=[], dead_letter=[aside, aside])
     assert (fates(found), found.verdict) == ({"set_aside": 1, "lost": 1}, LOSS)
+
+
+# -- listings and logs that are not what they should be -----------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["backlog", "dead_letter"])
+def test_an_old_listing_beside_the_audit_log_does_not_hide_a_loss(tmp_path: Path, where: str) -> None:
+    """The audit log says that the message has left; it is there only if the audit log does not know it."""
+    aside = f"{BACKLOG_QUEUE}/$DeadLetterQueue"
+    secondary = [in_secondary("sent", "a", 1), in_secondary("purged", "a", 3)]
+    listed = in_secondary("held", "a", 2, sequence_number=7)
+    given: dict[str, Rows] = {"backlog": [*secondary, listed]}
+    if where == "dead_letter":
+        secondary[1:] = [
+            in_secondary("dead-lettered", "a", 2, detail="Refused"),
+            in_secondary("purged", "a", 3, entity=aside),
+        ]
+        given = {"dead_letter": [{**listed, "entity": aside}]}
+    found = certified(tmp_path, [], secondary, **given)
+    assert (fates(found), found.verdict) == ({"lost": 1}, LOSS)
+    if where == "backlog":
+        found = certified(tmp_path, [], secondary[:1], backlog=[listed])
+        assert (fates(found), found.verdict) == ({"in_backlog": 1}, HOLDS)
+
+
+def test_without_the_sends_of_the_secondary_nothing_is_proven(tmp_path: Path) -> None:
+    secondary = [in_secondary("sent", "a", 1), in_secondary("purged", "a", 2)]
+    found = certified(tmp_path, [row("sent", "b")], [], backlog=secondary)
+    assert (fates(found), found.verdict, found.unasked) == ({"arrived": 1}, UNPROVEN, ("secondary",))
+    document = certificate_document(found)
+    assert "those of secondary were not" in document.sentence
+    assert "give the audit log of secondary as --sent too" in document.detail
+    # What is lost among the sends that were given is lost.
+    sends = [in_secondary("sent", "c", 1)]
+    assert (
+        certified(tmp_path, sends, [], backlog=[{**one, "namespace": "third"} for one in secondary]).verdict
+        == LOSS
+    )

@@ -72,6 +72,18 @@ def test_of_namespaces_that_are_each_others_secondary_the_gaps_of_both_matter() 
     assert choose(seen((here, there), (here, there)), [here]).unheard == (there,)
 
 
+def test_a_backlog_whose_sends_are_not_given_is_told() -> None:
+    backlog, arrival = Seen(BACKLOG, "contoso", "shared"), Seen(RECEIVED, "", "contoso")
+    assert choose([Seen(SENT, "", "contoso"), backlog, arrival]).unasked == ("shared",)
+    assert (
+        choose([Seen(SENT, "", "contoso"), Seen(SENT, "contoso", "shared"), backlog, arrival]).unasked == ()
+    )
+    # A sender's own ledger has what was parked, too; and another primary's backlog is not asked about.
+    assert choose([Seen(SENT, "", ""), backlog, arrival]).unasked == ()
+    others = Seen(BACKLOG, "other", "shared")
+    assert choose([Seen(SENT, "", "contoso"), others, arrival], ["contoso"]).unasked == ()
+
+
 def test_a_host_name_counts_by_its_first_part() -> None:
     assert namespace_key(" Contoso.servicebus.windows.net") == "contoso"
     assert namespace_key(None) == ""

@@ -151,6 +151,8 @@ class Certificate:
     """Why nothing is proven, whatever the counts: the inputs do not say which primary rows are about. Else empty."""
     gaps: tuple[Gap, ...] = ()
     """Times without a message audit."""
+    unasked: tuple[str, ...] = ()
+    """Namespaces that have the backlog and whose sends were not given: messages that they accepted are missing among the accepted ones."""
 
     @property
     def quarantined(self) -> int:
@@ -164,15 +166,15 @@ class Certificate:
     @property
     def verdict(self) -> str:
         """A loss is a loss; without one, rows that could not be read leave it unproven, and so do messages that may have ended, or been
-        accepted, while there was no audit, and a question about no message at all. Nothing is proven if rows of several primaries may stand
-        for each other.
+        accepted, while there was no audit, a backlog whose sends were not given, and a question about no message at all. Nothing is proven
+        if rows of several primaries may stand for each other.
         """
         if self.doubt:
             return UNPROVEN
         if self.fates["lost"]:
             return LOSS
         is_hidden = self.fates["unproven"] > 0 or any(gap.hides_sends for gap in self.gaps)
-        return UNPROVEN if self.quarantined or is_hidden or not self.asked else HOLDS
+        return UNPROVEN if self.quarantined or is_hidden or self.unasked or not self.asked else HOLDS
 
     @property
     def asked(self) -> int:

@@ -41,6 +41,8 @@ class Choice:
     """Why the answer cannot be trusted; empty if it can."""
     secondaries: tuple[str, ...] = ()
     """Those of ``direct_others`` that have the backlog."""
+    unasked: tuple[str, ...] = ()
+    """Namespaces that have the backlog, and of which no sends are given although all sends name their namespace."""
 
     @property
     def leaves_out(self) -> bool:
@@ -75,8 +77,23 @@ def choose(seen: Iterable[Seen], wanted: Sequence[str] = ()) -> Choice:
         own = secondaries & accepted - primary
     others = own | set(choice.direct_others)
     return replace(
-        choice, direct_others=tuple(sorted(others)), secondaries=tuple(sorted(others & secondaries))
+        choice,
+        direct_others=tuple(sorted(others)),
+        secondaries=tuple(sorted(others & secondaries)),
+        unasked=tuple(sorted(_unasked(rows, choice.parked_others))),
     )
+
+
+def _unasked(rows: Sequence[Seen], parked_others: Sequence[str]) -> set[str]:
+    sends = {row.namespace for row in rows if row.role == SENT}
+    if not sends or "" in sends:
+        return set()  # ledgers of senders have what was parked, too
+    backlog = {
+        row.namespace
+        for row in rows
+        if row.role == BACKLOG and row.primary and row.primary not in parked_others
+    }
+    return backlog - sends - {""}
 
 
 def _choose_primary(rows: Sequence[Seen], wanted: Sequence[str]) -> Choice:

@@ -110,6 +110,8 @@ def sentence(found: Certificate) -> str:
         )
     if any(gap.hides_sends for gap in found.gaps):
         return "No loss among what is recorded, but for some time there was no audit: nothing is proven."
+    if found.unasked:
+        return f"No loss among the sends that were given, but those of {', '.join(found.unasked)} were not: nothing is proven."
     if found.accepted == 0:
         return "No accepted message is recorded: nothing is proven."
     if found.verdict == UNPROVEN:
@@ -126,6 +128,9 @@ def hint(found: Certificate) -> str:
     """What may be wrong with the question, where one side is empty or nothing of it is on the other; else empty."""
     if found.doubt:
         return found.doubt
+    if found.unasked:
+        names = ", ".join(found.unasked)
+        return f"--backlog has rows of {names}, and --sent has none: give the audit log of {names} as --sent too."
     if found.gaps and found.verdict != HOLDS:
         return _gaps(found.gaps)
     if not found.accepted:

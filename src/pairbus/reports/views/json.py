@@ -90,6 +90,7 @@ def certificate_json(found: Certificate) -> dict[str, object]:
         "verdict": found.verdict,
         "doubt": found.doubt,
         "gaps": encoded(found.gaps),
+        "unasked": list(found.unasked),
         **{name: getattr(found, name) for name in ("accepted", "received", "messages", "detoured")},
         **{fate: found.fates[fate] for fate in FATE_COLUMNS},
         "altered": found.altered,

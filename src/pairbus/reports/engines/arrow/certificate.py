@@ -407,6 +407,7 @@ def reconcile(
         repeated_parts=sum(len(found.repeated) for found in inputs.values()),
         left_out=left_out.total(),
         doubt=choice.doubt,
+        unasked=choice.unasked,
         gaps=hidden.relevant(totals["unproven"]),
     )
     certificate.check()

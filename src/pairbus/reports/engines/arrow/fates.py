@@ -118,18 +118,27 @@ def _places(column: Mapping[str, Any], arrived: Any, is_waiting_hidden: Any) -> 
     """How many copies each fate can explain; and how many copies are still there, so that what was accepted beside them may be the same message.
 
     A copy that expired in the backlog or was cancelled is gone: what was accepted beside it must be somewhere itself. If a copy may have left the
-    backlog while there was no audit, only a listing tells that it is there.
+    backlog while there was no audit, only a listing tells that it is there. Else the audit log tells it, and a listing may be older: it counts only
+    for copies that the audit log does not know.
     """
+    unknown = pc.max_element_wise(pc.subtract(column["sent_backlog"], column["entered"]), ZERO)
+    is_audited = pc.and_(pc.greater(column["entered"], 0), pc.invert(is_waiting_hidden))
+
+    def there(audited: Any, listed: Any) -> Any:
+        listed = pc.max_element_wise(listed, ZERO)
+        audited = pc.max_element_wise(pc.if_else(is_waiting_hidden, ZERO, audited), ZERO)
+        limit = pc.if_else(is_audited, pc.add(audited, unknown), listed)
+        return pc.max_element_wise(audited, pc.min_element_wise(listed, limit))
+
     # A copy may be in the audit log of the backlog and in a listing, and in that of the dead-letter queue without its reason.
     expired = pc.max_element_wise(column["expired"], column["expired_listed"])
     listed = pc.subtract(column["aside_listed"], pc.subtract(expired, column["expired_listed"]))
-    aside = pc.max_element_wise(pc.if_else(is_waiting_hidden, ZERO, column["aside"]), listed, ZERO)
+    aside = there(column["aside"], listed)
     # Of the dead letters of a destination, those that it stored are among the arrived.
     dead = pc.max_element_wise(pc.subtract(column["dead"], column["stored"]), ZERO)
     others = pc.max_element_wise(pc.subtract(column["stored"], column["dead"]), ZERO)
     dead_expired = pc.max_element_wise(pc.subtract(column["dead_expired"], others), ZERO)
-    waiting = pc.if_else(is_waiting_hidden, ZERO, column["backlog"])
-    backlog = pc.max_element_wise(waiting, column["backlog_listed"], ZERO)
+    backlog = there(column["backlog"], column["backlog_listed"])
     places = {
         "set_aside": aside,
         "dead_lettered": dead,
@@ -139,6 +148,6 @@ def _places(column: Mapping[str, Any], arrived: Any, is_waiting_hidden: Any) -> 
         "in_spool": column["spool"],
     }
     kept = arrived
-    for there in (aside, dead, dead_expired, backlog, column["spool"]):
-        kept = pc.add(kept, there)
+    for place in (aside, dead, dead_expired, backlog, column["spool"]):
+        kept = pc.add(kept, place)
     return places, kept

@@ -118,6 +118,7 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
         repeated_parts=sum(len(found.repeated) for found in ledgers.inputs.values()),
         left_out=sum(int(row["unkeyed_rows"]) for row in sums if row["status"] == LEFT_OUT),
         doubt=ledgers.choice.doubt,
+        unasked=ledgers.choice.unasked,
         gaps=ledgers.hidden.relevant(totals["unproven"]),
     )
     summary.unpersist()
@@ -212,6 +213,16 @@ _BESIDE_PARKED: Final = f"greatest({_OF_CANCELLED}, {_OF_GONE}, {_OF_NAMELESS}, 
 """How many copies of a parked message its destination accepted itself, at least: neither from the drain nor in a send whose answer never came."""
 
 
+def _there(is_seen: str, audited: str, listed: str) -> str:
+    """How many copies are in a place of the backlog. Without an audit a copy may have left: then only a listing tells that it is there. Else a listing
+    may be older than the audit log, and counts only for copies that the audit log does not know.
+    """
+    known = f"greatest({audited}, 0L)"
+    limit = f"{known} + greatest(sent_backlog - entered, 0L)"
+    return f"""CASE WHEN NOT {is_seen} THEN greatest({listed}, 0L)
+        WHEN entered > 0 THEN greatest({known}, least({listed}, {limit})) ELSE greatest({known}, {listed}) END"""
+
+
 def _fates(grouped: DataFrame, until: datetime | None, hidden: Hidden) -> DataFrame:
     """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
     was the drain's send, or the send whose answer never came.
@@ -220,7 +231,6 @@ def _fates(grouped: DataFrame, until: datetime | None, hidden: Hidden) -> DataFr
     # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
     before_it = "CASE WHEN last_backlog_ms > cancelled_ms THEN cancelled_there ELSE 0L END"
     found = f"CASE WHEN stored > 0 THEN stored ELSE delivered + {DELIVERED_TOPIC} END AS found"
-    # Without an audit a copy may have left the backlog: then only a listing tells that it is there.
     accepted_ms = "coalesce(backlog_ms, direct_ms, spool_ms) AS accepted_ms"
     seen = f"coalesce(accepted_ms >= {hidden.waiting_before_ms}L, true)"
     listed = "aside_listed - greatest(expired - expired_listed, 0L)"
@@ -240,11 +250,11 @@ def _fates(grouped: DataFrame, until: datetime | None, hidden: Hidden) -> DataFr
         "coalesce(stored_ms, delivered_ms) AS arrived_ms",
         "stored_sequence",
         "session",
-        f"greatest(CASE WHEN {seen} THEN backlog ELSE 0L END, backlog_listed, 0L) AS backlog",
+        f"{_there(seen, 'backlog', 'backlog_listed')} AS backlog",
         "cancelled",
         "spool",
         # A copy may be in the audit log of the backlog and in a listing, and in that of the dead-letter queue without its reason.
-        f"greatest(CASE WHEN {seen} THEN aside ELSE 0L END, {listed}, 0L) AS aside",
+        f"{_there(seen, 'aside', listed)} AS aside",
         "greatest(expired, expired_listed) AS expired",
         # Of the dead letters of a destination, those that it stored are among the arrived.
         "greatest(dead - stored, 0L) AS dead",
