@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from pairbus.drain.sharing import PAUSE_MS_MAX
 from tests.simulation.pair.model import LOCK_MS
 from tests.simulation.shared_world import Shared, seconds_to_drain
 
@@ -48,3 +49,10 @@ def test_after_one_of_two_drains_is_gone_the_other_goes_on_when_its_locks_end(
 ) -> None:
     shared = Shared(MESSAGES, sessions, harm=harm, harm_ms=200)
     assert seconds_to_drain(shared, tmp_path) <= LOCK_MS / 1000 + BEYOND_LOCK_SECONDS
+
+
+@pytest.mark.promise("P14", "P41")
+def test_a_drain_with_a_full_window_goes_on_when_the_locks_of_a_dead_one_end(tmp_path: Path) -> None:
+    """It must not have locked everything behind, so that it cannot receive what it waits for."""
+    shared = Shared(3 * MESSAGES, 2, harm="killed", harm_ms=200)
+    assert seconds_to_drain(shared, tmp_path) <= LOCK_MS / 1000 + PAUSE_MS_MAX / 1000 + 1.5

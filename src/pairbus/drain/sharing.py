@@ -14,6 +14,7 @@ Rules:
 1. The drain that has the oldest message of a queue never steps back: that message waits for no other of its queue.
 2. A drain steps back only while the others make progress. When the oldest message that it waits for has been there for
    ``STUCK_MS``, its drain may be dead: then this drain goes on to the messages behind, for sessions that wait for nothing.
+3. When a whole window waits, it steps back all the same: full, it could not receive the oldest message once that is free.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Final
 PAUSE_MS_MIN: Final = 100
 PAUSE_MS_MAX: Final = 5_000
 STUCK_MS: Final = 3_000
+FULL_MS: Final = 60_000
+"""How long a drain that found nothing to send in a whole window does not lock one again."""
 SAY_AFTER_MS: Final = 5_000
 """A drain that waits for another one says so after this time, and again after each ``SAY_MS``."""
 SAY_MS: Final = 60_000
@@ -41,6 +44,8 @@ class _Queue:
     oldest: int = 0
     """The oldest message that was waited for last."""
     is_stuck: bool = False
+    not_behind_until_ms: int = 0
+    """Until when this drain does not go on to the messages behind those that wait: it has, and they wait too."""
     waits_since_ms: int | None = None
     said_ms: int | None = None
 
@@ -61,15 +66,20 @@ class SharedQueues:
         found = self._queues.get(queue)
         return 1 if found is not None and found.is_trying else count
 
-    def steps_back(self, queue: str, oldest: int, now: int) -> bool:
-        """Whether to release everything: all that is held waits for others, which have ``oldest`` and maybe more."""
+    def steps_back(self, queue: str, oldest: int, now: int, *, is_full: bool = False) -> bool:
+        """Whether to release everything: all that is held waits for others, which have ``oldest`` and maybe more.
+
+        ``is_full``: no more may be received.
+        """
         found = self._queues.setdefault(queue, _Queue(reached_ms=now))
         if oldest > found.reached:
             found.reached, found.reached_ms = oldest, now
         found.oldest = oldest
         if found.waits_since_ms is None:
             found.waits_since_ms = now
-        found.is_stuck = now - found.reached_ms >= STUCK_MS
+        if is_full:
+            found.not_behind_until_ms = now + FULL_MS
+        found.is_stuck = now - found.reached_ms >= STUCK_MS and now >= found.not_behind_until_ms
         if found.is_stuck:
             found.is_trying = False
             return False

@@ -276,7 +276,7 @@ class Drain:
             return False
         capacity = self._plan.capacity(queue, self._clock())
         if not capacity:
-            if await self._step_back(inbox):
+            if await self._step_back(inbox, is_full=True):
                 return False
             await self._older.browse_behind(inbox)
             if not self._plan.capacity(queue, self._clock()):
@@ -306,7 +306,7 @@ class Drain:
         await self._sleep(queue, self._seconds_without_capacity(queue))
         return False
 
-    async def _step_back(self, inbox: Inbox) -> bool:
+    async def _step_back(self, inbox: Inbox, *, is_full: bool = False) -> bool:
         """Leave a queue to other drains for a while, when everything that is held of it waits for what they have."""
         queue = inbox.queue
         oldest = self._plan.waits_for_others(queue)
@@ -318,7 +318,7 @@ class Drain:
             if self._plan.held(queue):
                 self._shared.received(queue)
             return False
-        is_back = self._shared.steps_back(queue, oldest, self._clock())
+        is_back = self._shared.steps_back(queue, oldest, self._clock(), is_full=is_full)
         if (sentence := self._shared.sentence(queue, self._clock())) is not None:
             self._observer.waits(queue, sentence)
         if is_back:

@@ -9,7 +9,15 @@ import pytest
 from pairbus.drain.order import TooManyElsewhere
 from pairbus.drain.ports import Observer
 from pairbus.drain.problems import Problems
-from pairbus.drain.sharing import PAUSE_MS_MAX, PAUSE_MS_MIN, SAY_AFTER_MS, SAY_MS, STUCK_MS, SharedQueues
+from pairbus.drain.sharing import (
+    FULL_MS,
+    PAUSE_MS_MAX,
+    PAUSE_MS_MIN,
+    SAY_AFTER_MS,
+    SAY_MS,
+    STUCK_MS,
+    SharedQueues,
+)
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.sdk.failures import classify
@@ -69,6 +77,16 @@ def test_nobody_steps_back_for_a_drain_that_does_not_move() -> None:
     assert shared.is_stuck("q")
     assert shared.steps_back("q", 8, STUCK_MS + 1)
     assert not shared.is_stuck("q")
+
+
+def test_a_drain_whose_whole_window_waits_steps_back_all_the_same() -> None:
+    shared = SharedQueues()
+    shared.steps_back("q", 7, 0)
+
+    assert not shared.steps_back("q", 7, STUCK_MS)
+    assert shared.steps_back("q", 7, STUCK_MS + 1, is_full=True)
+    assert shared.steps_back("q", 7, STUCK_MS + FULL_MS)
+    assert not shared.steps_back("q", 7, STUCK_MS + FULL_MS + 1)
 
 
 def test_what_a_queue_waits_for_is_said_at_a_bounded_rate() -> None:
