@@ -27,6 +27,7 @@ class Lived(NamedTuple):
     spooled: int
     kills: int
     by_hand: int
+    stays_behind: int
     keeps: str
     events: Mapping[Kind, int]
 
@@ -40,7 +41,7 @@ def lived(world: Make) -> Callable[[int], Lived]:
         run = world(seed)
         run.run()
         assert run.left == [], f"seed {seed}: an empty spool was not deleted"
-        return Lived(len(run.checks.spooled), run.kills, run.by_hand, run.keeps, run.events)
+        return Lived(len(run.checks.spooled), run.kills, run.by_hand, run.stays_behind, run.keeps, run.events)
 
     return live
 
@@ -68,6 +69,7 @@ def test_the_worlds_mix_the_backlog_and_the_spool(lived: Callable[[int], Lived])
     assert sum(run.spooled for run in worlds) > 150
     assert sum(run.kills for run in worlds) > 20
     assert sum(run.by_hand for run in worlds) > 10
+    assert sum(run.stays_behind for run in worlds) > 1
     assert {run.keeps for run in worlds} == {"session", "partition"}
     assert count(Kind.FENCE_STANDS) > 20
     assert count(Kind.FENCE_LIFTED) > 20

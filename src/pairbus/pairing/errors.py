@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus.errors import PairingError
+from pairbus.errors import PairingError, SpoolError
 
 SHOWN_IDS_MAX: Final = 10
 
@@ -50,7 +50,7 @@ class EntityGoneError(SendAvailabilityError, MessagingEntityNotFoundError):
 
 
 class SessionFencedError(SendAvailabilityError):
-    """Messages of a session are still in the backlog after ``fence_timeout``, and ``fence_policy`` is ``"raise"``.
+    """Messages of a session are still in the backlog, or in another client's spool, after ``fence_timeout``, and ``fence_policy`` is ``"raise"``.
 
     Args:
         path: The entity.
@@ -58,12 +58,23 @@ class SessionFencedError(SendAvailabilityError):
         queue: The backlog queue; empty when none is known yet.
         message_id: The oldest message of the session there; None when the queue could not be looked through.
         age_ms: How long ago that message was sent.
+        spool: The spool directory in which another client has messages of the session; empty when they are in the backlog.
     """
 
     def __init__(
-        self, path: str, session: str, queue: str, message_id: str | None = None, age_ms: int | None = None
+        self,
+        path: str,
+        session: str,
+        queue: str,
+        message_id: str | None = None,
+        age_ms: int | None = None,
+        *,
+        spool: str = "",
     ) -> None:
-        if message_id is not None:
+        if spool:
+            found = f"messages of it may be in a spool of {spool} that another client has open"
+            way_out = f"End the program that has it open, if it hangs (`pairbus spool list {spool}`), and this client takes the spool"
+        elif message_id is not None:
             found = f"message {message_id!r} of it, {(age_ms or 0) / 1000:g} s old, is still in backlog queue {queue!r}"
             way_out = "Run the drain (`pairbus syphon`) until the message has left"
         elif queue:
@@ -83,6 +94,7 @@ class SessionFencedError(SendAvailabilityError):
         self.queue = queue
         self.message_id = message_id
         self.age_ms = age_ms
+        self.spool = spool
 
 
 class NoListenRightError(SendAvailabilityError):
@@ -153,7 +165,19 @@ class CancelInDoubtError(SendAvailabilityError):
 
 
 class SpoolRefusedError(SendAvailabilityError):
-    """Primary and backlog refuse, and so does the spool: it is at one of its bounds, or its disk fails."""
+    """The spool must take the messages and refuses: it is at one of its bounds, or its disk fails.
+
+    It must because primary and backlog refuse, or because it holds earlier messages. Its cause is the error of the namespaces; when none
+    was asked, that of the spool.
+
+    Args:
+        refusal: The error of the spool.
+        elsewhere: What is known about copies in a namespace, as a sentence that goes behind it.
+    """
+
+    def __init__(self, refusal: SpoolError, elsewhere: str = "") -> None:
+        super().__init__(f"{refusal}{elsewhere}")
+        self.refusal = refusal
 
 
 class PartnerClosedError(SendAvailabilityError):

@@ -1,8 +1,12 @@
 """The spools of one directory: one for each client that runs, and those that clients before have left behind.
 
 Each spool has a directory of its own, ``0``, ``1``, …, with a lock file that its owner holds. A client that opens the directory
-takes every spool that nobody holds and that is for its primary: the newest of them, or a new one, takes its messages, the others
-are replayed first. A spool that is empty is deleted when its client is closed.
+takes every spool that nobody holds and that is for its primary. They are replayed first, and its own messages go to a new spool, or
+to one of them that holds none: so a spool has the messages of one client, and of two spools with messages of one session the one with
+the older ones is replayed first. A spool that is empty is deleted when its client is closed.
+
+A client that keeps an order stays behind messages of its sessions in spools that others hold (``ahead``). It takes such a spool when
+its owner has gone.
 """
 
 from __future__ import annotations
@@ -10,19 +14,23 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
+from pairbus.spool.ahead import Ahead, KeyOf, ahead_in
 from pairbus.spool.disk import MAKE_ROOM, is_disk_full
 from pairbus.spool.store import FILE_NAME, ORDERS, About, Append, Content, Spool, Spooled
 
 SPOOLS_MAX: Final = 1_000
 """How many spools a directory may have."""
+LEFT_BEHIND_MAX: Final = 100
+"""With so many that others have left behind, the newest of them takes new messages, too."""
 LOCK_NAME: Final = "lock"
 
 
@@ -37,8 +45,11 @@ class Spools:
         bytes_max: int,
         age_ms_max: int,
         accepts: Callable[[str], bool] = lambda _address: True,
+        key_of: KeyOf | None = None,
     ) -> None:
         """Open them. ``accepts``: whether a spool with this address of a primary is for ours. Raises SpoolError.
+
+        ``key_of``: by what messages are kept in order, and stay behind those in spools of other clients; None: they do not.
 
         A full disk is no error: ``problems`` has it, and the own spool is created when messages need it.
         """
@@ -49,23 +60,39 @@ class Spools:
         """Spools that could not be opened, and why."""
         self._lock = threading.Lock()
         self._locks: dict[Spool, int] = {}
+        self._is_closed = False
         self._process = os.getpid()
         self._about = about
+        self._accepts = accepts
+        self._key_of = key_of
         self.all: list[Spool] = []
+        self.ahead: list[Ahead] = []
+        """What spools of other clients hold that the messages of this one stay behind."""
+        self.not_seen: list[str] = []
+        """Spools of other clients that could not be looked into, and why."""
+        self.not_before_ms = 0
+        """New messages are younger than all that they stay behind, also after the clock was set back."""
         self._oldest_ms = 0
         """No message that waits is older. It is looked for only when this would be too old: each send asks."""
         self._is_out_of_reach = False
         """Whether the full disk keeps a spool from being opened that may hold messages."""
         with suppress(SpoolNotStored):
             make_directory(root)
-        for spool in sorted(self._left_behind(about, accepts), key=_newest_ms):
-            self.all.append(spool)
+        # Those without messages last: the last one takes new messages.
+        self.all = sorted(
+            self._left_behind(about),
+            key=lambda spool: (not spool.is_waiting, spool.newest_ms, spool.directory),
+        )
+        self.not_before_ms = max([self.not_before_ms, *(spool.newest_ms + 1 for spool in self.all)])
         if not self.all:
             self._open_own(about)
+        elif self.all[-1].is_waiting and len(self.all) < LEFT_BEHIND_MAX:
+            with suppress(SpoolError):  # a full disk: the newest one takes new messages
+                self.all.append(self._new(about))
         self._parents: list[Spool] = []
         _everywhere.add(self)
 
-    def _left_behind(self, about: About, accepts: Callable[[str], bool]) -> Iterator[Spool]:
+    def _left_behind(self, about: About) -> Iterator[Spool]:
         for directory in spool_directories(self.root):
             try:
                 lock = take_lock(directory)
@@ -73,6 +100,8 @@ class Spools:
                 self.problems.append(str(_unusable(directory, error)))
                 continue
             if lock is None:
+                if self._key_of is not None:
+                    self._note_ahead(directory, self._key_of)
                 continue
             try:
                 spool = Spool(directory, about)
@@ -82,12 +111,27 @@ class Spools:
                 if isinstance(error, SpoolNotStored) and (directory / FILE_NAME).stat().st_size:
                     self._is_out_of_reach = True
                 continue
-            if spool.about.primary == about.primary and accepts(spool.about.address):
+            if self._is_ours(spool.about):
                 self._locks[spool] = lock
                 yield spool
             else:
                 spool.close()
                 os.close(lock)
+
+    def _is_ours(self, about: About) -> bool:
+        return about.primary == self._about.primary and self._accepts(about.address)
+
+    def _note_ahead(self, directory: Path, key_of: KeyOf) -> None:
+        """Another client has a spool open: note what it holds."""
+        try:
+            found = ahead_in(directory, self._is_ours, key_of)
+        except (sqlite3.Error, OSError, SpoolError) as error:
+            if (directory / FILE_NAME).exists():
+                self.not_seen.append(f"the spool {directory} of another client cannot be read: {error}")
+            return
+        if found is not None:
+            self.ahead.append(found)
+            self.not_before_ms = max(self.not_before_ms, found.newest_ms + 1)
 
     def _open_own(self, about: About) -> None:
         try:
@@ -201,12 +245,81 @@ class Spools:
 
     def first(self, key: str, count: int, size: int) -> tuple[Spool, list[Spooled]] | None:
         """The oldest messages of an entity, and the spool that holds them; None: there are none."""
-        for spool in self.all:
+        spools = self.all
+        if len(spools) > 1:
+            spools = [*sorted(spools[:-1], key=lambda spool: spool.oldest_ms(key)), spools[-1]]
+        for spool in spools:
             if spool.waits(key):
                 messages = spool.first(key, count, size)
                 if messages:
                     return spool, messages
         return None
+
+    # --- what is ahead ----------------------------------------------------------------------------
+
+    def paths_ahead(self) -> dict[str, str]:
+        """The entities of which spools of other clients hold messages that ours stay behind, with their paths."""
+        return {key: part.path for one in self.ahead for key, part in one.parts.items()}
+
+    def is_ahead(self, key: str, order_keys: Iterable[str]) -> bool:
+        """Whether messages of one of these sessions may be ahead of a new one."""
+        parts = [part for one in self.ahead if (part := one.parts.get(key)) is not None]
+        return any(part.concerns(order_key) for order_key in order_keys for part in parts)
+
+    def free(self, key: str, spool: Spool, messages: Sequence[Spooled]) -> list[Spooled]:
+        """The messages of a spool before the first one that an older one is ahead of."""
+        parts = [(part, one.number) for one in self.ahead if (part := one.parts.get(key)) is not None]
+        number = int(spool.directory.name)
+        result = []
+        for message in messages:
+            older = [part for part, place in parts if (part.at_ms, place) < (message.at_ms, number)]
+            if older and self._key_of is not None:
+                order_key = self._key_of(message.payload)
+                if order_key is not None and any(part.concerns(order_key) for part in older):
+                    break
+            result.append(message)
+        return result
+
+    def look_ahead(self) -> tuple[list[tuple[Ahead, dict[str, int | None]]], list[Spool]]:
+        """What is left of what is ahead (``Ahead.note`` takes it), and the spools that have no owner any more and are now ours."""
+        looks, taken = [], []
+        for one in self.ahead:
+            spool = self._take_over(one)
+            if spool is not None:
+                taken.append(spool)
+                looks.append((one, dict.fromkeys(one.parts)))
+                continue
+            try:
+                looks.append((one, one.look()))
+            except (sqlite3.Error, OSError):
+                if not one.is_there:
+                    looks.append((one, dict.fromkeys(one.parts)))
+        return looks, taken
+
+    def _take_over(self, ahead: Ahead) -> Spool | None:
+        """Open a spool whose owner has gone; None: it has one, or cannot be opened."""
+        try:
+            lock = take_lock(ahead.directory) if ahead.is_there else None
+        except OSError:
+            return None
+        if lock is None:
+            return None
+        try:
+            if not ahead.is_there:
+                os.close(lock)
+                return None
+            spool = Spool(ahead.directory, self._about)
+        except SpoolError:
+            os.close(lock)
+            return None
+        with self._lock:
+            if self._is_closed:
+                spool.close()
+                os.close(lock)
+                return None
+            self._locks[spool] = lock
+            self.all = [spool, *self.all]
+        return spool
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -214,6 +327,8 @@ class Spools:
         """Close all spools, and delete those that are empty. Their locks are free afterwards."""
         if self._process != os.getpid():
             return
+        with self._lock:
+            self._is_closed = True
         for spool in self.all:
             lock = self._locks.pop(spool, None)
             if lock is None:
@@ -236,12 +351,6 @@ class Spools:
         self._parents += self.all
         self._process = os.getpid()
         self.all = []
-
-
-def _newest_ms(spool: Spool) -> int:
-    return max(
-        (content.oldest_ms for content in spool.contents.values() if content.oldest_ms is not None), default=0
-    )
 
 
 def _unusable(root: Path, error: OSError) -> SpoolError:
@@ -286,6 +395,21 @@ def take_lock(directory: Path) -> int | None:
         pass
     os.close(descriptor)
     return None
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a program has a spool open. Also where nothing can be written."""
+    try:
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def retry_undeliverable(root: Path) -> int:

@@ -1,23 +1,24 @@
-"""Spools as a person and the reports see them: also while a program uses them, and without changing anything."""
+"""Spools as a person and the reports see them: also while a program uses them, and without changing anything.
+
+A spool that its owner deletes meanwhile was empty, and is left out.
+"""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from pairbus.errors import SpoolError
-from pairbus.spool.directory import spool_directories, take_lock
+from pairbus.spool.directory import is_held, spool_directories
+from pairbus.spool.opening import opened_to_read
 from pairbus.spool.store import (
     FILE_NAME,
     WAY_OUT,
     About,
     Content,
     Spooled,
-    connect,
     is_written,
     read_about,
     read_contents,
@@ -41,17 +42,15 @@ def listed(root: Path) -> tuple[list[Listed], list[str]]:
     problems: list[str] = []
     for directory in directories(root):
         try:
-            with closing(_open(directory)) as database:
+            with opened_to_read(directory / FILE_NAME) as database:
                 if not is_written(database):
                     continue
                 about, contents = read_about(database, directory / FILE_NAME), read_contents(database)
-        except (sqlite3.Error, SpoolError) as error:
-            problems.append(_problem(directory, error))
+        except (sqlite3.Error, OSError, SpoolError) as error:
+            if (directory / FILE_NAME).exists():
+                problems.append(_problem(directory, error))
             continue
-        lock = take_lock(directory)
-        if lock is not None:
-            os.close(lock)
-        found.append(Listed(directory, about, contents, lock is None))
+        found.append(Listed(directory, about, contents, is_held(directory)))
     return found, problems
 
 
@@ -62,11 +61,12 @@ def messages(root: Path, problems: list[str]) -> Iterator[tuple[Path, Spooled]]:
     """
     for directory in directories(root):
         try:
-            with closing(_open(directory)) as database:
+            with opened_to_read(directory / FILE_NAME) as database:
                 for message in read_messages(database) if is_written(database) else ():
                     yield directory, message
-        except (sqlite3.Error, SpoolError) as error:
-            problems.append(_problem(directory, error))
+        except (sqlite3.Error, OSError, SpoolError) as error:
+            if (directory / FILE_NAME).exists():
+                problems.append(_problem(directory, error))
 
 
 def directories(root: Path) -> list[Path]:
@@ -76,16 +76,12 @@ def directories(root: Path) -> list[Path]:
     return spool_directories(root)
 
 
-def _open(directory: Path) -> sqlite3.Connection:
-    try:
-        database = connect(directory / FILE_NAME)
-    except OSError as error:
-        raise SpoolError(_problem(directory, error)) from error
-    database.execute("PRAGMA query_only = 1")
-    return database
-
-
 def _problem(directory: Path, error: Exception) -> str:
     if isinstance(error, SpoolError):
         return str(error)
-    return f"the spool {directory / FILE_NAME} cannot be read: {error}. {WAY_OUT}"
+    text = f"the spool {directory / FILE_NAME} cannot be read: {error}"
+    if isinstance(error, OSError):
+        return (
+            f"{text}. It is not damaged for that: read it as a user who may, or read a copy of its directory"
+        )
+    return f"{text}. {WAY_OUT}"

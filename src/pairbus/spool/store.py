@@ -151,6 +151,8 @@ class Spool:
         self.contents: dict[str, Content] = {}
         self.size = 0
         """Bytes of all messages, those on their way and those that no namespace takes included."""
+        self.newest_ms = 0
+        """When the newest message was sent that was in it when it was opened."""
         self._entities: dict[str, int] = {}
         self._waiting: list[Append] = []
         self._lock = threading.Lock()
@@ -210,10 +212,11 @@ class Spool:
     def _count(self) -> None:
         self._entities = dict(self._database.execute("SELECT key, id FROM entity"))
         self.contents = read_contents(self._database)
-        (size,) = self._database.execute(
-            "SELECT coalesce(sum(length(payload) + ?), 0) FROM message", (OVERHEAD_BYTES,)
+        size, newest_ms = self._database.execute(
+            "SELECT coalesce(sum(length(payload) + ?), 0), coalesce(max(at_ms), 0) FROM message",
+            (OVERHEAD_BYTES,),
         ).fetchone()
-        self.size = int(size)
+        self.size, self.newest_ms = int(size), int(newest_ms)
         # Never a number again that a handle may name: SQLite remembers the highest one that ever was.
         last = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'message'").fetchone()
         self._next_number = 1 if last is None else int(last[0]) + 1
@@ -477,6 +480,16 @@ class Spool:
         content = self.contents.get(key)
         return 0 if content is None else content.count + content.entered
 
+    def oldest_ms(self, key: str) -> int:
+        """When the oldest message of an entity that waits was sent; 0: none waits."""
+        content = self.contents.get(key)
+        return 0 if content is None or content.oldest_ms is None else content.oldest_ms
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any message waits for a namespace."""
+        return any(content.count or content.entered for content in self.contents.values())
+
     @property
     def is_empty(self) -> bool:
         return not any(
@@ -517,11 +530,21 @@ class _Reported:
 def connect(file: Path) -> sqlite3.Connection:
     """A connection for any thread; the file is created for its owner alone. Raises sqlite3.Error, OSError."""
     os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    log = file.with_name(f"{file.name}-wal")
+    check_log(file)
+    return sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def log_of(file: Path) -> Path:
+    """The log of a file: messages that are durable and not in the file itself yet."""
+    return file.with_name(f"{file.name}-wal")
+
+
+def check_log(file: Path) -> None:
+    """Raise sqlite3.DatabaseError for a file without bytes whose log has some."""
+    log = log_of(file)
     if not file.stat().st_size and log.exists() and log.stat().st_size:
         # SQLite takes the log for that of a file that was deleted, and deletes it too.
         raise sqlite3.DatabaseError("the file has no bytes, and its log has some")
-    return sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 
 def is_written(database: sqlite3.Connection) -> bool:
@@ -613,8 +636,8 @@ def _of_write(file: Path, error: BaseException, *, is_begun: bool) -> SpoolError
     """The error of an append. ``is_begun``: its last step, which makes it durable, has begun."""
     text = f"the spool {file} cannot be written: {error}"
     if not is_begun or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-        return SpoolNotStored(f"{text}. The message is not stored")
-    return SpoolError(f"{text}. It is not known whether the message is stored")
+        return SpoolNotStored(f"{text}. The spool does not have the message")
+    return SpoolError(f"{text}. It is not known whether the spool has the message")
 
 
 def _size_of(messages: Sequence[Spooled]) -> int:

@@ -26,6 +26,7 @@ from typing import Any, Final
 from pairbus.pairing.client.spooling import ReplaySender
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.sdk import sections
+from pairbus.spool.ahead import Ahead
 from pairbus.spool.store import Append, Spool, Spooled
 from tests.payloads import message_id_of
 from tests.simulation.pair.clients import SimClient
@@ -68,10 +69,12 @@ class DiskLoop(VirtualLoop):
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         done: asyncio.Future[Any] = self.create_future()
-        life = self.world.life
+        life = process.get()
+        if life == NO_CLIENT:
+            life = self.world.life
 
         def work() -> None:
-            if life != self.world.life or done.cancelled():
+            if life in self.world.dead or done.cancelled():
                 return
             try:
                 result = func(*args)
@@ -183,6 +186,8 @@ class SpoolWorld(World):
 
     def __init__(self, seed: int, directory: Path, bug: str = "") -> None:
         self.life = 0
+        self.dead: set[int] = set()
+        """The lives that have ended."""
         super().__init__(seed)
         self.planted = bug
         self.checks: Any = SpoolChecks(self)
@@ -190,6 +195,8 @@ class SpoolWorld(World):
         self.crashes = 0
         self.drain_count = 1
         self.kills = 0
+        self.taken_over = 0
+        """Spools that a client took after their owner, another client, was killed."""
         self.looks = 0
         """How often the replay looked for messages."""
         self.entities = ["orders", "events"]
@@ -262,7 +269,8 @@ class SpoolWorld(World):
         try:
             await super()._run(messages)
         finally:
-            self.clients[0].client._spooling.close()  # type: ignore[union-attr]
+            for one in self.clients:
+                one.client._spooling.close()  # type: ignore[union-attr]
         self.left = sorted(entry.name for entry in self.directory.iterdir())
 
     def _both_away(self) -> None:
@@ -277,13 +285,16 @@ class SpoolWorld(World):
         process.set(self.life)
         client = self._client()
         self.clients = [client]
+        self._open_spool(client)
+        self._start_sending(messages)
+        process.set(NO_CLIENT)
+
+    def _open_spool(self, client: SimClient) -> None:
         spooling = client.client._spooling
         assert spooling is not None
         spooling.open()
         self._watch_disk(client)
         spooling.start()
-        self._start_sending(messages)
-        process.set(NO_CLIENT)
 
     def _client(self) -> SimClient:
         return SimClient(self, self.life, self._options())
@@ -318,21 +329,24 @@ class SpoolWorld(World):
 
     def _kill(self) -> None:
         """The process is gone: its tasks end where they are, its locks are free, its file is as it was."""
-        self.kills += 1
+        self._end_process(self.clients[0], self.life)
         self.life += 1
-        client = self.clients[0]
+        for number in self.checks.sent:
+            if number not in self.checks.outcome:
+                self.checks.returned(number, "unknown")
+
+    def _end_process(self, client: SimClient, life: int) -> None:
+        self.kills += 1
+        self.dead.add(life)
         client.client._is_ended = True
         for task in asyncio.all_tasks():
-            if self.loop.processes[task] == self.life - 1:
+            if self.loop.processes[task] == life:
                 task.cancel()
         spools = client.state.spools
         assert spools is not None
         for lock in spools._locks.values():
             os.close(lock)
         spools._locks.clear()
-        for number in self.checks.sent:
-            if number not in self.checks.outcome:
-                self.checks.returned(number, "unknown")
 
     # --- the disk ---------------------------------------------------------------------------------
 
@@ -341,7 +355,16 @@ class SpoolWorld(World):
         assert spools is not None
         for spool in spools.all:
             self._watch_spool(spool)
-        first = spools.first
+        first, take_over = spools.first, spools._take_over
+
+        def taken_over(ahead: Ahead) -> Spool | None:
+            spool = take_over(ahead)
+            if spool is not None:
+                self.taken_over += 1
+                self._watch_spool(spool)
+            return spool
+
+        spools._take_over = taken_over  # type: ignore[method-assign]
 
         def checked(key: str, count: int, size: int) -> tuple[Spool, list[Spooled]] | None:
             found = first(key, count, size)
@@ -439,9 +462,12 @@ class SpoolWorld(World):
                 )
 
     def _unrest(self) -> list[str]:
-        spools = self.clients[0].state.spools
-        assert spools is not None
-        left = [f"{key}: {spools.waits(key)} in the spool" for key in list(spools.keys())]
+        left = [
+            f"{one.name}: {key}: {spools.waits(key)} in the spool"
+            for one in self.clients
+            if (spools := one.state.spools) is not None
+            for key in list(spools.keys())
+        ]
         return super()._unrest() + left
 
 

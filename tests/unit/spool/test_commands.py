@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -97,6 +98,51 @@ def test_a_file_without_bytes_whose_log_has_some_is_damaged(tmp_path: Path) -> N
 
     assert (found.return_value, "0/spool.db cannot be read" in found.stderr) == (3, True)
     assert log.read_bytes() == b"what was written last"
+
+
+def test_spools_on_a_read_only_file_system_are_listed_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, 0, "written back")
+    spool = filled(tmp_path, 1)
+    (spool.directory / "lock").touch()
+    spool = Spool(spool.directory, spool.about)
+    payload = message_bytes.encoded(ServiceBusMessage("in the log", message_id="1"))
+    append = Append("orders", "orders", [payload], 1_000)
+    spool.enter(append)
+    spool.commit(append)
+    read_only(monkeypatch, tmp_path)
+
+    found = run("list", str(tmp_path), "--json")
+    assert [(row["spool"], row["messages"], row["in_use"]) for row in json.loads(found.stdout)] == [
+        ("0", 1, False),
+        ("1", 1, False),
+    ]
+    assert (found.return_value, found.stderr) == (0, "")
+    found = run("export", str(tmp_path))
+    assert [json.loads(line)["body"] for line in found.stdout.splitlines()] == ["written back", "in the log"]
+    assert found.return_value == 0
+
+
+def read_only(patch: pytest.MonkeyPatch, root: Path) -> None:
+    """Nothing below a directory can be written, as the system and SQLite say it."""
+    system_open, connect = os.open, sqlite3.connect
+
+    def refusing(path: Any, flags: int, *given: Any, **named: Any) -> int:
+        if str(path).startswith(str(root)) and flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return system_open(path, flags, *given, **named)
+
+    def without_index(file: Any, **named: Any) -> sqlite3.Connection:
+        if str(root) in str(file) and "immutable" not in str(file):
+            error = sqlite3.OperationalError("unable to open database file")
+            error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+            raise error
+        found: sqlite3.Connection = connect(file, **named)
+        return found
+
+    patch.setattr(os, "open", refusing)
+    patch.setattr(sqlite3, "connect", without_index)
 
 
 def test_the_readable_messages_of_a_damaged_file_are_exported(tmp_path: Path) -> None:

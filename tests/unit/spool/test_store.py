@@ -114,7 +114,7 @@ def test_an_append_that_does_not_fit_is_certainly_not_stored(tmp_path: Path) -> 
     spool = Spool(tmp_path, ABOUT)
     spool._database.execute("PRAGMA max_page_count = 10").fetchone()
 
-    with pytest.raises(SpoolNotStored, match="is not stored"):
+    with pytest.raises(SpoolNotStored, match="The spool does not have the message"):
         keep(spool, b"x" * 100_000)
 
     assert everything(spool) == []

@@ -33,6 +33,7 @@ from pairbus.pairing.errors import (
     MessageTooLargeForBacklogError,
     SpoolRefusedError,
 )
+from pairbus.pairing.naming import entity_key
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.flow import (
     Choice,
@@ -444,15 +445,33 @@ class SenderCore:
         health = self._health
         while health.state is not Health.REFUSING:
             token = self._runtime.change_token()
-            if not health.is_spooling:
+            if not health.is_spooling or self._may_pass_spool(send):
                 return False
             left_ms = send.deadline_ms - self._state.clock()
             if not health.is_spool_ending or left_ms <= 0:
-                await self._spool(send, health.last_error, None)
-                return True
-            await self._runtime.wait_for_change(token, left_ms / 1000)
+                try:
+                    await self._spool(send, health.last_error, None)
+                except SpoolRefusedError as error:
+                    # While a namespace takes what the spool holds, there will be room, or no need of it.
+                    is_hopeless = health.is_replay_failing or left_ms <= 0
+                    if is_hopeless or not isinstance(error.refusal, SpoolNotStored):
+                        raise
+                    send.begin()
+                else:
+                    return True
+            await self._runtime.wait_for_change(token, max(0.001, left_ms / 1000))
             self._check_live()
         return False
+
+    def _may_pass_spool(self, send: Send) -> bool:
+        """Whether only other sessions must join the spool, behind messages that another client has in its own."""
+        spooling = self._client._spooling
+        assert spooling is not None
+        if not spooling.following.is_behind(entity_key(self._health.path)):
+            return False
+        order = self._flow_of(send).order
+        with self._state.lock:
+            return spooling.following.may_pass(self._health, order)
 
     async def _spool(self, send: Send, error: BaseException | None, cause: BaseException | None) -> None:
         """Keep the messages in the spool. ``error``, ``cause``: why no namespace has them."""
@@ -481,7 +500,7 @@ class SenderCore:
             flow = self._flow_of(send)
             if not isinstance(refused, SpoolNotStored):
                 flow.is_in_doubt = True
-            raise SpoolRefusedError(str(refused)) from (cause or error or refused)
+            raise SpoolRefusedError(refused, _elsewhere(send, flow)) from (cause or error or refused)
         self._tally.spooled += len(payloads)
 
     async def _backlog_limit(self, link: Link, parked: Sequence[bytes], seconds: float) -> int:
@@ -553,6 +572,15 @@ def _may_be_stored(send: Send, error: BaseException) -> bool:
         return send.is_sent or send.is_in_doubt
     # An error that is neither an answer nor ours may have come from anywhere.
     return not isinstance(error, PairbusError) and not (flow is not None and flow.knows(error))
+
+
+def _elsewhere(send: Send, flow: SendFlow) -> str:
+    """What is known about a send that the spool has refused: a sentence, or nothing when no namespace has any of it."""
+    if send.left is not None and len(send.left) < send.count:
+        return f". {send.count - len(send.left)} of the {send.count} messages of this send are in the backlog"
+    if flow.is_in_doubt or send.is_in_doubt:
+        return ". An attempt to send it before had no answer, so a namespace may have the message"
+    return ""
 
 
 async def close_link(runtime: Runtime, link: Link) -> None:

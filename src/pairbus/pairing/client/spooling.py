@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.errors import SpoolError
+from pairbus.errors import PairbusError, SpoolError
 from pairbus.pairing import parking
+from pairbus.pairing.client.following import Following
 from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES
 from pairbus.pairing.client.send import Send
 from pairbus.pairing.client.sender import SenderCore
@@ -32,6 +33,7 @@ from pairbus.pairing.errors import (
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import milliseconds
+from pairbus.pairing.order_keys import key_of
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.rules.health import EntityHealth
 from pairbus.pairing.scheduled import SPOOL_PREFIX, ParkedSchedule
@@ -72,6 +74,7 @@ class Spooling:
         self._in_flight: set[tuple[Spool, int]] = set()
         self._withheld: set[tuple[Spool, int]] = set()
         """Messages that are being cancelled."""
+        self.following = Following(client)
 
     # --- opening and closing ----------------------------------------------------------------------
 
@@ -85,13 +88,32 @@ class Spooling:
             bytes_max=options.spool_max_bytes,
             age_ms_max=milliseconds(options.spool_max_age),
             accepts=self._client._identity.accepts,
+            key_of=self._key_of if state.keeps_order else None,
         )
         for problem in spools.problems:
             state.emit(Kind.SPOOL_UNUSABLE, str(spools.root), problem, is_loud=True)
+        for problem in spools.not_seen:
+            text = f"{problem}. The order between messages of sessions in it and those of this client is not kept"
+            state.emit(Kind.ORDER_UNKNOWN, str(spools.root), text)
         state.spools = spools
 
+    def _key_of(self, payload: bytes) -> str | None:
+        try:
+            return key_of(payload, self._state.options.order)
+        except (PairbusError, ValueError, IndexError):
+            return None  # damaged: its replay will say so
+
     def start(self) -> None:
-        """Replay what clients before have left behind."""
+        """Replay what clients before have left behind, and stay behind what others replay."""
+        spools = self._spools()
+        for key, path in spools.paths_ahead().items():
+            health = self._state.health_of(path)
+            with self._state.lock:
+                self.following.begin(key)
+                self._spooled(health, key, "another client has messages for it in a spool of the directory")
+        self._replay_all()
+
+    def _replay_all(self) -> None:
         spools = self._spools()
         for key, path in spools.keys().items():
             health = self._state.health_of(path)
@@ -115,9 +137,13 @@ class Spooling:
     ) -> list[ParkedSchedule]:
         """Keep messages of an entity. Durable when it returns; handles for those who cancel. Raises SpoolError."""
         key = entity_key(health.path)
-        append = Append(key, health.path, payloads, self._state.wall_clock())
+        spools = self._spools()
+        at_ms = max(self._state.wall_clock(), spools.not_before_ms)
+        append = Append(key, health.path, payloads, at_ms)
         with self._state.lock:
-            spool = self._spools().enter(append)
+            spool = spools.enter(append)
+            if not health.is_spooling:
+                health.is_replay_failing = True  # no namespace has taken these
             self._spooled(health, key, why)
         await self._runtime.commit(spool, append)
         if not needs_handles:
@@ -226,10 +252,11 @@ class Spooling:
     def ended(self, health: EntityHealth, key: str, replayed: int) -> bool:
         """Whether the spool has nothing of an entity any more. Then its sends go to a namespace again."""
         with self._state.lock:
-            if self._spools().waits(key):
+            if self._spools().waits(key) or self.following.is_behind(key):
                 return False
             health.is_spooling = health.is_spool_ending = False
             self._replaying.pop(key, None)
+            health.is_replay_failing = False
             self._state.note(health, f"the spool is empty: {_messages(replayed)} replayed")
             if replayed:
                 self._state.emit(
@@ -339,6 +366,9 @@ class Replay:
 
     async def turn(self) -> bool:
         """Send the oldest messages. True: nothing is left. ``pause_seconds`` says how long to wait before the next turn."""
+        following = self._spooling.following
+        if following.is_behind(self._key) and await following.look():
+            self._spooling._replay_all()
         try:
             found = await self._runtime.blocking(
                 self._spooling._spools().first,
@@ -347,9 +377,14 @@ class Replay:
                 BATCH_BYTES,
             )
             if found is None:
-                self.pause_seconds = 0.0
+                self.pause_seconds = following.pause_seconds(self._key)
                 return self._spooling.ended(self._health, self._key, self._replayed)
             spool, messages = found
+            with self._state.lock:
+                messages = following.free(self._key, spool, messages)
+            if not messages:
+                self.pause_seconds = following.pause_seconds(self._key)
+                return False
             damaged = next((one for one in messages if one.is_damaged), None)
             if damaged is not None:
                 await self._keep(spool, damaged, "its bytes are damaged: the checksum is another one")
@@ -436,6 +471,7 @@ class Replay:
             await self._remove(spool, accepted)
         if error is None:
             self._works = True
+            self._health.is_replay_failing = False
             self.pause_seconds = 0.0
             self._alone = max(0, self._alone - len(messages))
         else:
@@ -476,6 +512,8 @@ class Replay:
 
     def _failed(self) -> None:
         self._works = False
+        self._health.is_replay_failing = True
+        self._runtime.notify()
         self.pause_seconds = min(
             max(PAUSE_SECONDS_MIN, self.pause_seconds * 2),
             PAUSE_SECONDS_MAX,

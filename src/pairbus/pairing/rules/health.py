@@ -131,6 +131,8 @@ class EntityHealth:
         """Whether the spool holds messages of the entity: new ones join it, behind them."""
         self.is_spool_ending = False
         """Whether the last messages of the spool are on their way: new ones wait for that moment instead."""
+        self.is_replay_failing = False
+        """Whether no namespace took the last messages of the spool that were replayed."""
         self.pings = PingSchedule(ping_interval_ms)
 
     @property

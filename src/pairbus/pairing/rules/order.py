@@ -144,7 +144,11 @@ class OrderBook:
         self._make_unseen(entity, now)
         return known
 
-    def _make_unseen(self, entity: str, now: int) -> None:
+    def parked_by_others(self, entity: str, now: int) -> None:
+        """Another client may have parked messages that ours follow: what is in the queues is not known."""
+        self._make_unseen(entity, None if entity in self._away else now)
+
+    def _make_unseen(self, entity: str, now: int | None) -> None:
         self._stamp += 1
         for queue in self._all:
             self._unseen[entity, queue] = Unseen(Fence(now), self._stamp)

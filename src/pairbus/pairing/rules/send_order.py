@@ -30,6 +30,11 @@ class SendOrder:
         self._names = [(entity, key) for key in dict.fromkeys(keys) if key is not None]
         self._is_parked = False
 
+    @property
+    def names(self) -> list[str]:
+        """The sessions or partition keys of its messages."""
+        return [name for _, name in self._names]
+
     def must_park(self) -> bool:
         """Whether the send must go to the backlog although its entity takes sends."""
         return self._is_parked or any(self._book.route(key) is not Route.DIRECT for key in self._names)
