@@ -1,4 +1,4 @@
-"""P9: our encoder writes the bytes of the official SDK's, for every message that an application can make."""
+"""P9: our encoder writes the bytes of the official SDK's, for every message that an application can make, and refuses what a broker would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pairbus.amqp.message.scan import scan
+from pairbus.errors import Refusal, RemoteProtocolError
+from pairbus.pairing.client import checks
+from pairbus.pairing.errors import InvalidMessageError, MessageTooLargeForBacklogError
 from pairbus.sdk import encoding, message_bytes
+from tests.unit.engine.engine_kit import Bench
+
+QUEUE = Bench().entity("q").main
+"""A queue of a broker: it says what it refuses."""
 
 texts = st.one_of(
     st.text(max_size=12),
@@ -53,8 +61,12 @@ simple = st.one_of(
     st.just(["a", 1]),
 )
 keys: st.SearchStrategy[Any] = st.one_of(texts, texts, st.binary(max_size=10), texts.map(Text))
+odd_keys: st.SearchStrategy[Any] = st.one_of(keys, keys, st.none(), st.integers(0, 3))
 annotation_keys: st.SearchStrategy[Any] = st.one_of(
-    keys, st.integers(0, 9), st.sampled_from(["x-opt-enqueued-time", b"x-opt-locked-until"])
+    keys,
+    st.integers(0, 9),
+    st.sampled_from(["x-opt-enqueued-time", b"x-opt-locked-until"]),
+    st.sampled_from(["x-opt-partition-key", b"x-opt-scheduled-enqueue-time"]),
 )
 field = st.none() | texts
 rare_field = st.one_of(st.none(), texts, st.binary(max_size=9), st.integers(-3, 3), texts.map(Text))
@@ -99,7 +111,7 @@ def raw_messages(draw: st.DrawFn) -> AmqpAnnotatedMessage:
     )
     flags: st.SearchStrategy[Any] = st.none() | st.booleans()
     raw = AmqpAnnotatedMessage(
-        application_properties=draw(st.none() | st.dictionaries(keys, simple, max_size=12)),
+        application_properties=draw(st.none() | st.dictionaries(odd_keys, simple, max_size=12)),
         annotations=draw(st.none() | st.dictionaries(annotation_keys, simple, max_size=5)),
         delivery_annotations=draw(st.none() | st.just({"x-d": 1})),
         footer=draw(st.none() | st.just({}) | st.just({"x-sum": 7})),
@@ -194,6 +206,83 @@ def test_annotated_messages_are_encoded_as_the_sdk_does(raw: AmqpAnnotatedMessag
     alike(raw)
 
 
+def is_refused_by_a_broker(payload: bytes) -> bool:
+    try:
+        QUEUE.check_send(scan(payload), 0)
+    except (RemoteProtocolError, Refusal):
+        return True
+    return False
+
+
+def refused_alike(message: ServiceBusMessage | AmqpAnnotatedMessage) -> None:
+    """What a broker refuses, or the SDK cannot encode, is refused before it is parked or spooled; nothing else is."""
+    for _ in range(5):
+        theirs = encoded_by_sdk(message)
+        try:
+            ours = checks.encoded(message)
+        except (InvalidMessageError, MessageTooLargeForBacklogError):
+            assert not isinstance(theirs, bytes) or is_refused_by_a_broker(theirs)
+            return
+        if ours == theirs:
+            break
+    assert ours == theirs
+    assert not is_refused_by_a_broker(ours)
+
+
+@pytest.mark.promise("P9")
+@slow
+@given(messages())
+def test_messages_of_an_application_are_refused_as_a_broker_does(message: ServiceBusMessage) -> None:
+    refused_alike(message)
+
+
+@pytest.mark.promise("P9")
+@slow
+@given(raw_messages())
+def test_annotated_messages_are_refused_as_a_broker_does(raw: AmqpAnnotatedMessage) -> None:
+    refused_alike(raw)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"user_id": "me"}, "message 'm' cannot be encoded: user_id is 'me', of type str: give bytes"),
+        ({"group_id": "s" * 129}, "the session id has 129 characters: at most 128 are allowed"),
+        ({"message_id": "m" * 129}, "the message id has 129 characters: at most 128 are allowed"),
+    ],
+)
+def test_a_refusal_names_the_message_or_the_field(fields: dict[str, Any], said: str) -> None:
+    message = ServiceBusMessage("x", message_id="m")
+    for name, value in fields.items():
+        setattr(message.raw_amqp_message.properties, name, value)
+
+    with pytest.raises(InvalidMessageError) as refused:
+        checks.encoded(message)
+    refused_alike(message)
+
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("size", [60_000, 66_000])
+@pytest.mark.parametrize("place", ["body", "property"])
+def test_properties_have_at_most_64_KB(size: int, place: str) -> None:
+    long = "x" * size
+    message = (
+        ServiceBusMessage(long)
+        if place == "body"
+        else ServiceBusMessage("x", application_properties={"a": long})
+    )
+
+    refused_alike(message)
+    if (size, place) == (66_000, "property"):
+        with pytest.raises(
+            MessageTooLargeForBacklogError, match="an entity takes 65536: make the message at"
+        ):
+            checks.encoded(message)
+    else:
+        checks.encoded(message)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -216,3 +305,4 @@ def test_ordinary_messages_do_not_need_the_slow_encoder(options: dict[str, Any])
 
     assert encoding.encoded(message.raw_amqp_message) is not None
     alike(message)
+    refused_alike(message)

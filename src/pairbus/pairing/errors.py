@@ -111,9 +111,11 @@ class MessageTooLargeForBacklogError(SendAvailabilityError, MessageSizeExceededE
     """A message with its parked properties exceeds what a backlog queue takes."""
 
     def __init__(self, size: int, overhead: int, limit: int, part: str = "parked message has") -> None:
+        taker = "a backlog queue" if overhead else "an entity"
+        of_parking = f", {overhead} of them for parking" if overhead else ""
         MessageSizeExceededError.__init__(
             self,
-            message=f"the {part} {size} bytes, {overhead} of them for parking; a backlog queue takes {limit}: "
+            message=f"the {part} {size} bytes{of_parking}; {taker} takes {limit}: "
             f"make the message at least {size - limit} bytes smaller",
         )
         self._forget_context()

@@ -201,7 +201,7 @@ def park(payload: bytes, path: str, passport: Passport, *, is_checked: bool = Fa
     aliases.append((sections.encode_text(ALIAS_PATH), sections.encode_text(path)))
     partition = hidden.get(ANNOTATION_PARTITION)
     if is_checked:
-        _check_ids(session, partition)
+        check_ids(sections.text_of(session or sections.NULL), sections.text_of(partition or sections.NULL))
     if partition is not None:
         if session is not None and sections.text_of(session) == sections.text_of(partition):
             hints["pk"] = 1
@@ -214,9 +214,8 @@ def park(payload: bytes, path: str, passport: Passport, *, is_checked: bool = Fa
     return _joined(parts, header, properties, annotations, users + aliases)
 
 
-def _check_ids(session: bytes | None, partition: bytes | None) -> None:
-    session_id = sections.text_of(session) if session is not None else None
-    key = sections.text_of(partition) if partition is not None else None
+def check_ids(session_id: str | None, key: str | None) -> None:
+    """Raise InvalidMessageError when the service would refuse this session id or partition key."""
     problem = ""
     if session_id and key not in (None, session_id):
         problem = f"the partition key {key!r} differs from the session id {session_id!r}: when both are set they must be equal"

@@ -55,14 +55,15 @@ def has_message_id(message: ServiceBusMessage) -> bool:
 def copy_of(message: ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBusMessage | AmqpAnnotatedMessage:
     """A copy whose sections can be changed without changing the original. Bodies are shared: nobody edits them."""
     if isinstance(message, ServiceBusMessage):
-        raw = _copy_raw(message.raw_amqp_message)
+        raw = copy_of_raw(message.raw_amqp_message)
         return ServiceBusMessage(
             body=None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw
         )
-    return _copy_raw(message)
+    return copy_of_raw(message)
 
 
-def _copy_raw(raw: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
+def copy_of_raw(raw: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
+    """``copy_of`` for the SDK's other kind of message."""
     duplicate = copy.copy(raw)
     if raw.header is not None:
         duplicate.header = AmqpMessageHeader(**dict(raw.header.items()))
@@ -79,10 +80,9 @@ def encoded(message: Outgoing, *, is_traced: bool = False) -> bytes:
     if isinstance(message, Mapping):
         message = ServiceBusMessage(**message)
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
-    if not is_traced or settings.tracing_implementation() is None:
-        quick = encoding.encoded(raw)
-        if quick is not None:
-            return quick
+    quick = encoded_quickly(raw, is_traced=is_traced)
+    if quick is not None:
+        return quick
     if raw.application_properties is not None:
         # The SDK turns binary ones into text, and tracing adds some: neither must reach the caller's object.
         own = copy.copy(raw)
@@ -94,6 +94,13 @@ def encoded(message: Outgoing, *, is_traced: bool = False) -> bytes:
     output = bytearray()
     encode_payload(output, outgoing)
     return bytes(output)
+
+
+def encoded_quickly(raw: AmqpAnnotatedMessage, *, is_traced: bool = False) -> bytes | None:
+    """The same for a message whose parts have the usual types. None: the SDK has to encode it."""
+    if is_traced and settings.tracing_implementation() is not None:
+        return None
+    return encoding.encoded(raw)
 
 
 def body_of(payload: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Answers alike: what the official sender refuses, a paired one refuses in the same class, healthy and failed over."""
+"""Answers alike: what the official sender refuses, a paired one refuses in the same class: healthy, failed over, and into the spool."""
 
 from __future__ import annotations
 
@@ -29,6 +29,23 @@ def with_property(value: object) -> ServiceBusMessage:
     return ServiceBusMessage("x", application_properties=properties)
 
 
+def with_properties(**fields: Any) -> ServiceBusMessage:
+    message = ServiceBusMessage("x", message_id="m")
+    for name, value in fields.items():
+        setattr(message.raw_amqp_message.properties, name, value)
+    return message
+
+
+def with_key_and_then_session() -> ServiceBusMessage:
+    message = ServiceBusMessage("x", partition_key="p")
+    message.session_id = "s"
+    return message
+
+
+def with_time(given: Any) -> ServiceBusMessage:
+    return ServiceBusMessage("x", scheduled_enqueue_time_utc=given)
+
+
 NUMBER_FOR_NAME = "property name that is a number"
 MESSAGES: dict[str, Callable[[], Any]] = {
     "session id of 128": lambda: raw(properties={"group_id": "s" * 128}),
@@ -40,7 +57,23 @@ MESSAGES: dict[str, Callable[[], Any]] = {
     "property of unknown type": lambda: with_property(object()),
     "property beyond 64 bits": lambda: with_property(2**70),
     NUMBER_FOR_NAME: lambda: {"body": "x", "application_properties": {5: 1}},
+    "None as property name": lambda: {"body": "x", "application_properties": {None: 1}},
     "property list": lambda: with_property([1]),
+    "properties of 70 KB": lambda: with_property("x" * 70_000),
+    "properties and body of 70 KB": lambda: ServiceBusMessage(
+        b"x" * 70_000, application_properties={"a": "b"}
+    ),
+    "partition key, then session id": with_key_and_then_session,
+    "user id that is text": lambda: with_properties(user_id="me"),
+    "long user id that is text": lambda: with_properties(user_id="u" * 25),
+    "list with a user id that is text": lambda: [text(1), with_properties(user_id="me")],
+    "user id": lambda: with_properties(user_id=b"me"),
+    "session id set in the properties, of 129": lambda: with_properties(group_id="s" * 129),
+    "message id of 129": lambda: with_properties(message_id="m" * 129),
+    "partition key that is a number": lambda: raw(annotations={"x-opt-partition-key": 5}),
+    "group sequence that is text": lambda: with_properties(group_sequence="5"),
+    "time that is text": lambda: with_time("x"),
+    "time that is a number": lambda: with_time(1.5),
     "body of unknown type": lambda: AmqpAnnotatedMessage(value_body=object()),
     "negative life": lambda: {"body": "x", "time_to_live": timedelta(seconds=-5)},
     "too large": lambda: ServiceBusMessage(b"x" * 300_000),
@@ -69,15 +102,35 @@ MESSAGES: dict[str, Callable[[], Any]] = {
 CALLS: dict[str, Callable[[ServiceBusSender, Any], object]] = {
     "send": lambda sender, message: sender.send_messages(message, timeout=30),
     "schedule": lambda sender, message: sender.schedule_messages(message, LATER, timeout=30),
+    "schedule for a text": lambda sender, message: sender.schedule_messages(message, "soon", timeout=30),  # type: ignore[arg-type]
+    "send as a batch": lambda sender, message: sender.send_messages(in_a_batch(sender, message), timeout=30),
     "send with timeout 0": lambda sender, message: sender.send_messages(message, timeout=0),
     "send with an unknown keyword": lambda sender, message: sender.send_messages(message, colour="red"),
 }
+
+
+def in_a_batch(sender: ServiceBusSender, message: Any) -> ServiceBusMessageBatch:
+    batch = sender.create_message_batch()
+    batch.add_message(message)
+    return batch
+
+
+IN_A_BATCH = (
+    NUMBER_FOR_NAME,
+    "partition key, then session id",
+    "properties of 70 KB",
+    "time that is text",
+    "user id",
+    "user id that is text",
+)
 
 
 class Senders(NamedTuple):
     official: ServiceBusSender
     paired: ServiceBusSender
     client: PairedServiceBusClient
+    spooled: ServiceBusSender
+    """Of a client whose namespaces are both away: its spool takes the messages."""
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +142,15 @@ def senders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Senders]:
         paired(pair, by_hand(), ledger=tmp_path_factory.mktemp("ledger")) as client,
         official.get_queue_sender("orders") as plain,
         client.get_queue_sender("orders") as sender,
+        Pair(Namespace("adatum", queues=["orders"]), Namespace("litware")) as away,
+        paired(away, by_hand(spool=tmp_path_factory.mktemp("spool"))) as spooling,
+        spooling.get_queue_sender("orders") as spooled,
     ):
-        yield Senders(plain, sender, client)
+        away.primary.kill()
+        away.secondary.kill()
+        spooled.send_messages(text("first"))
+        assert spooling.health()["orders"].spooled == 1
+        yield Senders(plain, sender, client, spooled)
 
 
 def error_of(
@@ -109,6 +169,9 @@ def cases() -> Iterator[tuple[str, str]]:
     for message in MESSAGES:
         yield "send", message
         yield "schedule", message
+    for message in IN_A_BATCH:
+        yield "send as a batch", message
+    yield "schedule for a text", "mapping"
     yield "send with timeout 0", "mapping"
     yield "send with an unknown keyword", "mapping"
 
@@ -123,8 +186,9 @@ def test_a_refusal_has_the_same_class(senders: Senders, call: str, message: str)
         failed_over = error_of(do, senders.paired, make())
     finally:
         senders.client.mark_healthy("orders")
+    spooled = error_of(do, senders.spooled, make())
 
-    for found in (healthy, failed_over):
+    for found in (healthy, failed_over, spooled):
         if expected is None:
             assert found is None
         else:

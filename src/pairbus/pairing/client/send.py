@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 
 from pairbus.pairing import parking
-from pairbus.pairing.errors import BatchTooLargeError, InvalidMessageError
+from pairbus.pairing.client import checks
+from pairbus.pairing.errors import BatchTooLargeError
 from pairbus.pairing.runtime.attempts import Attempts
 from pairbus.pairing.scheduled import ParkedSchedule
 from pairbus.sdk import message_bytes
@@ -93,19 +93,18 @@ class Send(Attempts):
         return self._originals
 
     def encoded(self) -> list[bytes]:
-        """The bytes of each message. Raises InvalidMessageError."""
+        """The bytes of each message. Raises InvalidMessageError, MessageTooLargeForBacklogError: the service would refuse it."""
         if self._bytes is None:
-            try:
-                self._bytes = self._encoded()
-            except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
-                raise InvalidMessageError(f"the message cannot be encoded: {error}") from error
+            self._bytes = self._encoded()
         return self._bytes
 
     def _encoded(self) -> list[bytes]:
         if isinstance(self.message, ServiceBusMessageBatch):
-            return message_bytes.messages_of(self.message)
+            payloads = message_bytes.messages_of(self.message)
+            checks.check_batch(payloads)
+            return payloads
         several = self.message if isinstance(self.message, list) else [self.message]
-        return [message_bytes.encoded(item, is_traced=True) for item in several]
+        return [checks.encoded(item) for item in several]
 
     def park(self, stamp: Stamp, forms: list[bytes]) -> None:
         """The messages have their parked forms."""

@@ -481,9 +481,6 @@ class SenderCore:
         payloads = send.originals(limit)
         if send.left is not None:
             payloads = [payloads[place] for place in send.left]
-        elif not isinstance(send.message, ServiceBusMessage):
-            # What the service would refuse: the SDK checks its own messages only.
-            self._state.park(payloads, self._health.path, "spooled")
         for payload in payloads:
             size = len(payload) + ENVELOPE_BYTES
             if size > limit:

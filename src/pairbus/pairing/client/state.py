@@ -15,9 +15,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from pairbus.errors import UsageError
+from pairbus.errors import RemoteProtocolError, UsageError
 from pairbus.pairing import parking
 from pairbus.pairing.client.send import Stamp
+from pairbus.pairing.errors import InvalidMessageError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions, Trigger, milliseconds
@@ -423,7 +424,10 @@ class PairingState:
             follows=follows,
             order=self.options.order,
         )
-        return parking.park(payload, path, passport, is_checked=True)
+        try:
+            return parking.park(payload, path, passport, is_checked=True)
+        except RemoteProtocolError as error:
+            raise InvalidMessageError(f"the message cannot be encoded: {error}") from error
 
     def evicted(self, queue: str, why: str) -> None:
         """Tell that a queue left the rotation."""
