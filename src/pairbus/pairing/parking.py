@@ -247,10 +247,10 @@ def _take_life(header: list[bytes], properties: list[bytes], hints: dict[str, ob
         if ttl is not None:
             hints["ttl"] = "header"
         return ttl
-    if creation is None or (ttl is None and absolute <= creation):
+    times = 0 if creation is None else absolute - creation
+    if creation is None or (ttl is None and not 0 < times < UNLIMITED_TICKS // TICKS_PER_MS):
         hints["abs"] = absolute
         return ttl
-    times = absolute - creation
     if ttl is None:
         hints["ttl"] = "times"
         return times
@@ -502,6 +502,10 @@ def _put_times(properties: list[bytes], life_ms: int | None, now_ms: int, hints:
     absolute = hints.get("abs")
     if isinstance(absolute, int):
         _put(properties, _ABSOLUTE, sections.encode_timestamp(absolute))
+    elif life_ms is not None and hints.get("ttl") == "times":
+        # The application set both times: their difference is the life, whenever it begins.
+        creation = _time(properties, _CREATION) or 0
+        _put(properties, _ABSOLUTE, sections.encode_timestamp(creation + life_ms))
     elif life_ms is not None and hints.get("ttl") != "header":
         # The original's own times would end a frozen life early: it begins again, as it does with every SDK's send.
         _put(properties, _CREATION, sections.encode_timestamp(now_ms))
@@ -562,12 +566,8 @@ def without_dead_letter_marks(payload: bytes) -> bytes:
 
 
 def dead_letter_reason(payload: bytes) -> str | None:
-    for key, value in sections.map_items(
-        sections.find(sections.split(payload), sections.APPLICATION_PROPERTIES)
-    ):
-        if sections.text_of(key) == "DeadLetterReason":
-            return sections.text_of(value)
-    return None
+    raw = _property(payload, "DeadLetterReason")
+    return None if raw is None else sections.text_of(raw)
 
 
 def message_id_text(raw: bytes) -> str:
@@ -580,12 +580,12 @@ def message_id_text(raw: bytes) -> str:
 
 def passport_of(payload: bytes) -> Passport | None:
     """The passport of a parked message, without restoring it."""
-    for key, value in sections.map_items(
-        sections.find(sections.split(payload), sections.APPLICATION_PROPERTIES)
-    ):
-        if sections.text_of(key) == ALIAS_PASSPORT:
-            return _passport(value)
-    return None
+    return _passport(_property(payload, ALIAS_PASSPORT))
+
+
+def _property(payload: bytes, name: str) -> bytes | None:
+    items = sections.map_items(sections.find(sections.split(payload), sections.APPLICATION_PROPERTIES))
+    return next((value for key, value in items if sections.text_of(key) == name), None)
 
 
 def passport_primary(properties: Mapping[str | bytes, object] | None) -> str:

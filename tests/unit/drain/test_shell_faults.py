@@ -67,7 +67,9 @@ def test_a_frozen_time_to_live_begins_with_the_send_and_not_with_the_receive(
     properties = [sections.NULL] * len(PROPERTY_FIELDS)
     properties[0] = sections.encode_text("m1")
     properties[8], properties[9] = sections.encode_timestamp(HOUR_S * 1000), sections.encode_timestamp(0)
+    header = [sections.NULL, sections.NULL, sections.encode_uint(HOUR_S * 1000)]
     parts = [
+        sections.Section(sections.HEADER, sections.encode_list(header)),
         sections.Section(sections.PROPERTIES, sections.encode_list(properties)),
         sections.Section(0x75, b"\xa0\x01x"),
     ]

@@ -30,15 +30,18 @@ def test_nothing_is_cancelled_when_the_primary_does_not_answer(stage: Stage) -> 
             cancelled.append(handle.message_id)
 
         async def refused(*_given: object, **_options: object) -> None:
-            raise REFUSED
+            raise ServiceBusConnectionError(message="refused")
 
         client._cancel_parked = cancel
         sender = client.get_queue_sender("orders")
         sender._primary_link().sender.cancel_scheduled_messages = refused
-        with pytest.raises(ServiceBusConnectionError):
+        with pytest.raises(ServiceBusConnectionError) as caught:
             await sender.cancel_scheduled_messages([parked("a"), 7])
 
         assert cancelled == []
+        told: Any = caught.value
+        assert str(told) == told.message == "refused. Of the others of this call, not tried: 'a'"
+        assert (told.cancelled, told.not_tried) == ([], [parked("a")])
         await client.close()
 
     stage.play(act)

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
@@ -122,6 +123,20 @@ def test_a_frozen_life_begins_again_and_a_deducted_one_does_not() -> None:
     assert parking.restore(parked, 9_000_000).time_to_live_ms == 100_000
     assert parking.restore(parked, 9_000_000, elapsed_ms=30_000).time_to_live_ms == 70_000
     assert parking.restore(parked, 9_000_000, elapsed_ms=300_000).time_to_live_ms == 0
+
+
+def test_times_that_the_application_set_are_kept_and_only_a_deducted_life_ends_earlier() -> None:
+    created = 1_700_000_000_000
+    properties = AmqpMessageProperties(
+        message_id="m", creation_time=created, absolute_expiry_time=created + 100_000
+    )
+    message = message_bytes.encoded(AmqpAnnotatedMessage(data_body=b"x", properties=properties))
+    parked = parking.park(message, "orders", PASSPORT)
+
+    assert parking.restore(parked, created + 5).payload == message
+    deducted = sections.split(parking.restore(parked, created + 5, elapsed_ms=30_000).payload)
+    items = sections.list_items(sections.find(deducted, sections.PROPERTIES))
+    assert [sections.timestamp_of(item) for item in items[8:10]] == [created + 70_000, created]
 
 
 def test_the_retired_sdks_forms_are_read() -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 
+from pairbus.errors import PairbusError
 from pairbus.pairing import parking
 from pairbus.pairing.client import checks
-from pairbus.pairing.errors import BatchTooLargeError
+from pairbus.pairing.errors import BatchTooLargeError, ClientClosedError
 from pairbus.pairing.runtime.attempts import Attempts
 from pairbus.pairing.scheduled import ParkedSchedule
 from pairbus.sdk import message_bytes
@@ -122,6 +123,16 @@ class Send(Attempts):
         self.parked = [*self.parked, *((queue, self.forms[place]) for place in places)]
         taken = set(places)
         self.left = [place for place in self.left if place not in taken]
+
+    def may_be_stored(self, error: BaseException) -> bool:
+        """Whether a send that ends in ``error`` may have stored its messages (P5)."""
+        flow = self.flow
+        if flow is not None and flow.is_in_doubt:
+            return True
+        if not isinstance(error, Exception) or isinstance(error, ClientClosedError):
+            return self.is_sent or self.is_in_doubt
+        # An error that is neither an answer nor ours may have come from anywhere.
+        return not isinstance(error, PairbusError) and not (flow is not None and flow.knows(error))
 
 
 def handle_of(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.errors import PairbusError, PairingError, SpoolError, SpoolNotStored, UsageError
+from pairbus.errors import PairingError, SpoolError, SpoolNotStored, UsageError
 from pairbus.pairing.client import ordering
 from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, check_header, check_size
 from pairbus.pairing.client.send import (
@@ -176,8 +176,11 @@ class SenderCore:
                 await link.call(
                     cancel, left + GRACE_SECONDS, plain, timeout=None if timeout is None else left
                 )
-            except (LinkClosed, ValueError) as error:
-                self._raise_if_closed(error)
+            except Exception as error:
+                if isinstance(error, LinkClosed | ValueError):
+                    self._raise_if_closed(error)
+                if parked:
+                    tell_cancelled(error, [], parked)
                 raise
         for place, handle in enumerate(parked):
             try:
@@ -278,7 +281,7 @@ class SenderCore:
             await self._take_steps(send)
         except BaseException as error:
             left = send.count if send.left is None else len(send.left)
-            is_in_doubt = left < send.count or _may_be_stored(send, error)
+            is_in_doubt = left < send.count or send.may_be_stored(error)
             if is_in_doubt:
                 self._tally.unknown += left
             else:
@@ -558,17 +561,6 @@ class SenderCore:
             raise ClientClosedError(
                 f"the sender of {self.entity_name!r} was closed while it was sending"
             ) from error
-
-
-def _may_be_stored(send: Send, error: BaseException) -> bool:
-    """Whether a send that ends in ``error`` may have stored its messages (P5)."""
-    flow = send.flow
-    if flow is not None and flow.is_in_doubt:
-        return True
-    if not isinstance(error, Exception) or isinstance(error, ClientClosedError):
-        return send.is_sent or send.is_in_doubt
-    # An error that is neither an answer nor ours may have come from anywhere.
-    return not isinstance(error, PairbusError) and not (flow is not None and flow.knows(error))
 
 
 def _elsewhere(send: Send, flow: SendFlow) -> str:
