@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus.errors import PairingError, SpoolError
+from pairbus.errors import PairingError
 
 SHOWN_IDS_MAX: Final = 10
 
@@ -173,13 +173,13 @@ class SpoolRefusedError(SendAvailabilityError):
     was asked, that of the spool.
 
     Args:
-        refusal: The error of the spool.
-        elsewhere: What is known about copies in a namespace, as a sentence that goes behind it.
+        text: What the spool says, and what is known about copies in a namespace.
+        is_not_stored: The spool does not have the messages; otherwise it may have them.
     """
 
-    def __init__(self, refusal: SpoolError, elsewhere: str = "") -> None:
-        super().__init__(f"{refusal}{elsewhere}")
-        self.refusal = refusal
+    def __init__(self, text: str, is_not_stored: bool = False) -> None:
+        super().__init__(text)
+        self.is_not_stored = is_not_stored
 
 
 class PartnerClosedError(SendAvailabilityError):

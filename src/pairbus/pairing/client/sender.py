@@ -457,7 +457,7 @@ class SenderCore:
                 except SpoolRefusedError as error:
                     # While a namespace takes what the spool holds, there will be room, or no need of it.
                     is_hopeless = health.is_replay_failing or left_ms <= 0
-                    if is_hopeless or not isinstance(error.refusal, SpoolNotStored):
+                    if is_hopeless or not error.is_not_stored:
                         raise
                     send.begin()
                 else:
@@ -498,9 +498,10 @@ class SenderCore:
             )
         except SpoolError as refused:
             flow = self._flow_of(send)
-            if not isinstance(refused, SpoolNotStored):
-                flow.is_in_doubt = True
-            raise SpoolRefusedError(refused, _elsewhere(send, flow)) from (cause or error or refused)
+            is_not_stored = isinstance(refused, SpoolNotStored)
+            flow.is_in_doubt = flow.is_in_doubt or not is_not_stored
+            text = f"{refused}{_elsewhere(send, flow)}"
+            raise SpoolRefusedError(text, is_not_stored) from (cause or error or refused)
         self._tally.spooled += len(payloads)
 
     async def _backlog_limit(self, link: Link, parked: Sequence[bytes], seconds: float) -> int:

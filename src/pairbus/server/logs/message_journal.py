@@ -45,9 +45,7 @@ TYPES: Final = {
     "session_id": "text",
 }
 """The columns and their types; ``docs/reference/usage-log.md`` tells what they mean."""
-FIELDS: Final = (
-    "time", "kind", "entity", "sequence_number", "message_id", "size", "sha256", "destination", "detail", "session_id", "namespace"
-)  # fmt: skip
+FIELDS: Final = (*(name for name in TYPES if name != "namespace"), "namespace")
 """What a line has, in this order. New ones come last: lines of an older journal end before them. The namespace is only in the first line of a
 journal, and not in those of older versions.
 """
