@@ -13,7 +13,7 @@ from pairbus.errors import RemoteProtocolError
 from pairbus.pairing.parking import message_id_text
 from pairbus.sdk import sections
 from pairbus.spool import reading
-from pairbus.spool.store import Spooled
+from pairbus.spool.file import Spooled
 
 DAMAGED: Final = "its bytes are damaged"
 """The detail of a message whose checksum is another one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from pairbus.spool.store import Content
+from pairbus.spool.file import Content
 
 
 @dataclass(slots=True, eq=False)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pairbus.spool.file import FILE_NAME, About, is_written, read_about
 from pairbus.spool.opening import opened_to_read
-from pairbus.spool.store import FILE_NAME, About, is_written, read_about
 
 SESSIONS_MAX: Final = 100_000
 """Sessions of one entity that are noted one by one. Beyond that, every session of the entity counts."""

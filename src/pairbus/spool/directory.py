@@ -25,7 +25,8 @@ from typing import Final
 from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
 from pairbus.spool.ahead import Ahead, KeyOf, ahead_in
 from pairbus.spool.disk import MAKE_ROOM, is_disk_full
-from pairbus.spool.store import FILE_NAME, ORDERS, About, Append, Content, Spool, Spooled
+from pairbus.spool.file import FILE_NAME, ORDERS, About, Content, Spooled
+from pairbus.spool.store import Append, Spool
 
 SPOOLS_MAX: Final = 1_000
 """How many spools a directory may have."""

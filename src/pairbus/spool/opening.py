@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from pairbus.spool.store import BUSY_SECONDS, check_log, log_of
+from pairbus.spool.file import BUSY_SECONDS, check_log, log_of
 
 COPIES_MAX: Final = 5
 """How often a file is copied that changes meanwhile."""

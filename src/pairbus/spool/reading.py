@@ -12,8 +12,7 @@ from pathlib import Path
 
 from pairbus.errors import SpoolError
 from pairbus.spool.directory import is_held, spool_directories
-from pairbus.spool.opening import opened_to_read
-from pairbus.spool.store import (
+from pairbus.spool.file import (
     FILE_NAME,
     WAY_OUT,
     About,
@@ -24,6 +23,7 @@ from pairbus.spool.store import (
     read_contents,
     read_messages,
 )
+from pairbus.spool.opening import opened_to_read
 
 
 @dataclass(frozen=True, slots=True)

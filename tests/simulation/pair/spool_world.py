@@ -27,7 +27,8 @@ from pairbus.pairing.client.spooling import ReplaySender
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.sdk import sections
 from pairbus.spool.ahead import Ahead
-from pairbus.spool.store import Append, Spool, Spooled
+from pairbus.spool.file import Spooled
+from pairbus.spool.store import Append, Spool
 from tests.payloads import message_id_of
 from tests.simulation.pair.clients import SimClient
 from tests.simulation.pair.model import NamespaceModel, number_of

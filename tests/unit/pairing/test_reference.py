@@ -12,7 +12,7 @@ import pairbus.aio
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.statistics import Counters, Statistics, Tally, metric_name, prometheus, snapshot
-from pairbus.spool.store import Content
+from pairbus.spool.file import Content
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 

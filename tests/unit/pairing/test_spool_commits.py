@@ -12,7 +12,8 @@ import pytest
 
 from pairbus.errors import SpoolNotStored
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
-from pairbus.spool.store import About, Append, Spool
+from pairbus.spool.file import About
+from pairbus.spool.store import Append, Spool
 
 
 def entered(spool: Spool, text: str) -> Append:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.spool import store
+from pairbus.spool import file, store
 
 
 def fill(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on a file has no room for more than its first page."""
-    connect = store.connect
+    connect = file.connect
 
-    def connected(file: Path) -> sqlite3.Connection:
-        database = connect(file)
+    def connected(path: Path) -> sqlite3.Connection:
+        database = connect(path)
         database.execute("PRAGMA max_page_count = 1").fetchone()
         return database
 

@@ -10,7 +10,8 @@ import pytest
 
 from pairbus.spool import ahead as ahead_rules
 from pairbus.spool.directory import Spools
-from pairbus.spool.store import About, Append
+from pairbus.spool.file import About
+from pairbus.spool.store import Append
 
 ABOUT = About("contoso", "contoso.example:5672", 0, "session")
 

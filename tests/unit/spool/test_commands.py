@@ -22,7 +22,8 @@ from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.events import Kind
 from pairbus.sdk import message_bytes
 from pairbus.spool.directory import take_lock
-from pairbus.spool.store import About, Append, Spool
+from pairbus.spool.file import About
+from pairbus.spool.store import Append, Spool
 
 STRINGS = {
     f"PAIRBUS_{name}": f"Endpoint=sb://{name.lower()}.example;SharedAccessKeyName=n;SharedAccessKey=a2V5"

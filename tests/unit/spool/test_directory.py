@@ -13,7 +13,8 @@ import pytest
 from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
 from pairbus.spool import store
 from pairbus.spool.directory import Spools
-from pairbus.spool.store import About, Append
+from pairbus.spool.file import About
+from pairbus.spool.store import Append
 from tests.unit.spool import full_disk
 
 ABOUT = About("contoso", "contoso.example:5672")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import SpoolError, SpoolNotStored
-from pairbus.spool.store import About, Append, Spool
+from pairbus.spool.file import About
+from pairbus.spool.store import Append, Spool
 
 ABOUT = About("contoso", "contoso.example:5672")
 

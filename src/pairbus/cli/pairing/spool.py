@@ -176,7 +176,7 @@ def replay_options(
 ) -> SendAvailabilityOptions:
     """The options of a client that replays spools as the programs would that wrote them."""
     from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, SendAvailabilityOptions
-    from pairbus.spool.store import stricter
+    from pairbus.spool.file import stricter
 
     free = [one.about for one in spools if not one.is_in_use]
     # The drain of the program looks into its own queues alone: nothing may go to others.

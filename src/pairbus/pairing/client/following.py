@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pairbus.pairing.rules.health import EntityHealth
     from pairbus.pairing.rules.send_order import SendOrder
     from pairbus.spool.directory import Spools
-    from pairbus.spool.store import Spool, Spooled
+    from pairbus.spool.file import Spooled
+    from pairbus.spool.store import Spool
 
 PAUSE_SECONDS_MIN: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 2.0

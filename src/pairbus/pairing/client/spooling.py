@@ -42,7 +42,8 @@ from pairbus.pairing.statistics import Tally
 from pairbus.sdk import message_bytes
 from pairbus.sdk.failures import Failure, classify, is_of_the_message, shown
 from pairbus.spool.directory import Spools
-from pairbus.spool.store import About, Append, Spool, Spooled
+from pairbus.spool.file import About, Spooled
+from pairbus.spool.store import Append, Spool
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient

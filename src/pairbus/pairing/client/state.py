@@ -32,7 +32,7 @@ from pairbus.pairing.rules.send_order import SendOrder
 from pairbus.pairing.rules.trigger import counts
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
 from pairbus.spool.directory import Spools
-from pairbus.spool.store import Content
+from pairbus.spool.file import Content
 
 NAMES_MAX: Final = 20
 """How many known entities an error about an unknown one lists."""
