@@ -114,6 +114,21 @@ def test_what_arrived_before_an_audit_log_begins_is_not_called_lost(tmp_path: Pa
     assert certified(tmp_path, [begun], secondary[2:]).verdict == LOSS
 
 
+def test_an_audit_log_without_messages_still_names_its_primary(tmp_path: Path) -> None:
+    """A new pair in its outage: the primary's log holds nothing but its beginning."""
+    begun = row("audit-begun", "", time=at(0), **NO_MESSAGE)
+    own = row("sent", "r1", time=at(1), namespace="secondary", entity="reports")
+    done = row("completed", "r1", time=at(2), namespace="secondary", entity="reports")
+    found = certified(tmp_path, [begun], [own, done, in_secondary("sent", "p1", 3)])
+    assert (fates(found), found.verdict) == ({"in_backlog": 1}, HOLDS)
+
+    # What another primary has parked there is not what this certificate is about.
+    of_other = {"entity": BACKLOG_QUEUE.replace("contoso", "fourth", 1)}
+    found = certified(tmp_path, [begun], [in_secondary("sent", "g1", 3, **of_other)])
+    assert found.verdict == UNPROVEN
+    assert "--primary" in certificate_document(found).detail
+
+
 # -- messages without an id ---------------------------------------------------------------------------
 
 

@@ -17,12 +17,12 @@ _BACKLOG_PATH: Final = re.compile(BACKLOG_PATTERN)
 
 
 def seen_in(rows: pa.Table, role: str) -> set[Seen]:
-    """The primaries and namespaces that rows of a ledger name."""
+    """The primaries and namespaces that rows of a ledger name. Notes of an audit log have no entity, and name their namespace."""
     pairs = rows.select(["entity", "namespace"]).group_by(["entity", "namespace"]).aggregate([])
     return {
         Seen(role, _primary(row["entity"]), namespace_key(row["namespace"]))
         for row in pairs.to_pylist()
-        if row["entity"]
+        if row["entity"] or namespace_key(row["namespace"])
     }
 
 

@@ -120,8 +120,8 @@ def _seen(raw: DataFrame) -> tuple[list[Seen], bool]:
         f"contains(place, '{log.TRANSFER_PATH}') AND rlike(place, r'{log.BACKLOG_PATTERN}') AS is_backlog"
     )
     rows = (
-        raw.where("entity <> ''")
-        .selectExpr("role", "lower(entity) AS place", "namespace")
+        raw.where(f"entity <> '' OR {_NAMESPACE} <> ''")
+        .selectExpr("role", "lower(coalesce(entity, '')) AS place", "namespace")
         .selectExpr("role", "place", "namespace", is_backlog)
         .selectExpr(
             "role",
