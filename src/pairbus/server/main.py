@@ -89,8 +89,9 @@ def run_node(
     from pairbus.server.cluster.selector import GatedSelector
 
     sys.setswitchinterval(SWITCH_SECONDS)
+    # A relayed connection has two sockets.
     limit = raise_file_limit(2 * options.limits.connections_max + FILES_BESIDE_CONNECTIONS)
-    options = within_file_limit(options, limit)
+    options = within_file_limit(options, limit, each=2)
     selector = GatedSelector()
     ending = _Ending()
     try:
@@ -297,12 +298,12 @@ def ready_files(options: Options) -> list[Path]:
     return own if options.ready_file is None else [*own, options.ready_file]
 
 
-def within_file_limit(options: Options, limit: int | None) -> Options:
-    """Options whose connections leave enough file descriptors to the store; None: there is no limit."""
+def within_file_limit(options: Options, limit: int | None, each: int = 1) -> Options:
+    """Options whose connections, with ``each`` so many descriptors, leave enough of them to the store; None: there is no limit."""
     wanted = options.limits.connections_max
-    if limit is None or wanted + FILES_BESIDE_CONNECTIONS <= limit:
+    if limit is None or each * wanted + FILES_BESIDE_CONNECTIONS <= limit:
         return options
-    connections_max = max(1, limit - FILES_BESIDE_CONNECTIONS, limit // 2)
+    connections_max = max(1, (limit - FILES_BESIDE_CONNECTIONS) // each, limit // (2 * each))
     if connections_max >= wanted:
         return options
     logger.warning(

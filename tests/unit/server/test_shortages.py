@@ -128,3 +128,11 @@ def test_connections_leave_descriptors_to_the_store(
     assert FILES_BESIDE_CONNECTIONS == 512
     options = within_file_limit(Options(data=tmp_path), descriptors)
     assert options.limits.connections_max == expected
+
+
+@pytest.mark.parametrize(("descriptors", "expected"), [(20_512, 10_000), (4096, 1792), (120, 30)])
+def test_connections_of_a_node_have_two_descriptors_each(
+    descriptors: int, expected: int, tmp_path: Path
+) -> None:
+    options = within_file_limit(Options(data=tmp_path), descriptors, each=2)
+    assert options.limits.connections_max == expected

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from dataclasses import dataclass
@@ -179,16 +180,32 @@ class Relay:
     def join(
         self, client: asyncio.Transport, upstream: asyncio.Transport, first: bytes, *, has_ended: bool
     ) -> None:
-        """Pass bytes between the two from now on, ``first`` ahead of them. asyncio is done with both sockets."""
+        """Pass bytes between the two from now on, ``first`` ahead of them. asyncio is done with both sockets.
+
+        Where the system has no descriptor left for the change, both connections end.
+        """
         loop = asyncio.get_running_loop()
 
         def ended(pipe: Pipe) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody counts any more
                 loop.call_soon_threadsafe(self._opened.pop, pipe, None)
 
-        near, far = take_socket(client), take_socket(upstream)
-        self._opened[self._pipes.join(near, far, first=first, has_ended=has_ended, ended=ended)] = None
-        self._relayed_total += 1
+        taken: list[socket.socket] = []
+        try:
+            for transport in (client, upstream):
+                taken.append(_socket_of(transport))  # noqa: PERF401 - the first must be closed if there is none for the second
+            pipe = self._pipes.join(*taken, first=first, has_ended=has_ended, ended=ended)
+        except OSError:
+            for one in taken:
+                one.close()
+            self.refused("no_descriptor")
+        else:
+            self._opened[pipe] = None
+            self._relayed_total += 1
+        finally:
+            # The connections stay: they have another descriptor now.
+            client.abort()
+            upstream.abort()
 
     def refused(self, reason: str) -> None:
         self._refused[reason] = self._refused.get(reason, 0) + 1
@@ -361,6 +378,11 @@ class Entrance(asyncio.Protocol):
         try:
             upstream = await connect(address)
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # That says nothing about the owner, and waiting would hold a descriptor that others need.
+                self._connecting = None
+                self.refuse("no_descriptor")
+                return
             self._relay.reach.failed(address, error)
             # The owner may just have gone: wait until it is back or another node has taken over.
             self._connecting = None
@@ -397,8 +419,7 @@ def _is_of_this_machine(upstream: asyncio.Transport) -> bool:
     return peer is not None and is_loopback(peer[0])
 
 
-def take_socket(transport: asyncio.Transport) -> socket.socket:
-    """The transport's connection, for others: the transport ends, and the connection does not."""
+def _socket_of(transport: asyncio.Transport) -> socket.socket:
+    """The transport's connection under a descriptor of its own. Raises OSError."""
     taken: socket.socket = transport.get_extra_info("socket").dup()
-    transport.abort()
     return taken

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -22,6 +25,10 @@ AMQP = b"AMQP\x00\x01\x00\x00"
 TLS = b"\x16\x03\x01\x00\x05hello"
 SECONDS_MAX = 20
 LITTLE_SECONDS = 0.2
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 class Served(asyncio.Protocol):
@@ -195,6 +202,44 @@ async def test_a_peer_that_reads_nothing_holds_the_owner_up_and_not_the_memory(
     while count < total:
         count += len(await soon(reader.read(1 << 20)))
     writer.close()
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_where_no_descriptor_is_left_both_connections_end(
+    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    relay, _ = pair
+    before, calls = open_descriptors(), 0
+
+    def socket_of(transport: asyncio.Transport) -> socket.socket:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise OSError(errno.EMFILE, "Too many open files")
+        taken: socket.socket = transport.get_extra_info("socket").dup()
+        return taken
+
+    monkeypatch.setattr("pairbus.server.cluster.relay._socket_of", socket_of)
+    reader, writer = await relay.connect(AMQP)
+    assert await is_closed(reader)
+    writer.close()
+    assert relay.relay.statistics().refused_by_reason == {"no_descriptor": 1}
+    assert relay.relay.statistics().relayed == relay.relay.statistics().waiting == 0
+    await until(lambda: open_descriptors() <= before)
+
+
+async def test_a_connection_that_meets_no_descriptor_for_the_owner_does_not_wait(
+    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(address: str) -> asyncio.Transport:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    relay, _ = pair
+    monkeypatch.setattr("pairbus.server.cluster.relay.connect", connect)
+    reader, _writer = await relay.connect(AMQP)
+    assert await is_closed(reader)
+    assert relay.relay.statistics().refused_by_reason == {"no_descriptor": 1}
+    assert relay.relay.statistics().failed_total == 0
 
 
 async def test_relayed_connections_are_cut_when_the_owner_changes(pair: tuple[Node, Node]) -> None:
