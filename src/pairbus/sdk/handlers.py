@@ -319,7 +319,9 @@ def close_at_once(receiver: Any) -> None:
 
         async def close_later() -> None:
             is_closed.set()
+            connection = _own_connection(receiver._handler)
             await original()
+            _end_opening(connection)
 
         async def handle_later(exception: Exception) -> BaseException:
             error: BaseException = await handle(exception)
@@ -344,6 +346,19 @@ def close_at_once(receiver: Any) -> None:
 
         receiver.close = close
         end_retries(receiver, is_closed.is_set)
+
+
+def _end_opening(connection: Any) -> None:
+    """An asynchronous connection whose socket is only being made when it is closed ends with its first write."""
+    transport = getattr(connection, "_transport", None)
+    if transport is None or getattr(transport, "writer", None) is not None:
+        return
+
+    async def end(*_: object) -> None:
+        _free(connection)
+        raise ConnectionResetError("the receiver is closed")
+
+    transport.write = transport.negotiate = end
 
 
 def _own_connection(handler: Any) -> Any:

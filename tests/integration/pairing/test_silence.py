@@ -308,6 +308,23 @@ def test_closing_ends_a_receiver_that_waits_for_a_mute_primary(mute: Mute) -> No
 
 
 @pytest.mark.usefixtures("no_garbage_collection")
+async def test_closing_ends_an_asynchronous_receiver_whose_socket_is_just_being_made(mute: Mute) -> None:
+    client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
+    receiver = client.get_queue_receiver("orders")
+    waiting = asyncio.ensure_future(receiver.receive_messages())
+    async with asyncio.timeout(ENDED_SECONDS):
+        while getattr(receiver._handler, "_connection", None) is None:  # noqa: ASYNC110 - the SDK has no event for it
+            await asyncio.sleep(0)
+        connection: Any = receiver._handler._connection
+        assert connection._transport.writer is None
+
+        await client.close()
+
+        await asyncio.wait([waiting])
+    assert waiting.exception() is not None
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
 async def test_closing_ends_an_asynchronous_receiver_that_waits_for_a_mute_primary(mute: Mute) -> None:
     client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
     receiver = client.get_queue_receiver("orders")
