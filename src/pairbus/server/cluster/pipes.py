@@ -146,18 +146,22 @@ class Pipes:
 
     def _run(self) -> None:
         assert self._poller is not None, "_start made it"
-        poll, sides = self._poller.poll, self._sides
+        assert self._wake_reader is not None, "_start made it"
+        poll, sides, wake = self._poller.poll, self._sides, self._wake_reader.fileno()
         try:
             while not self._is_stopping:
+                is_woken = False
                 for fd, events in poll():
                     side = sides.get(fd)
                     if side is None:
-                        continue  # the socket that wakes the thread, or one that was closed by an earlier event of this round
-                    if events == side.mask == _READ:
+                        # The socket that wakes the thread, or one that was closed by an earlier event of this round.
+                        is_woken |= fd == wake
+                    elif events == side.mask == _READ:
                         self._pass_on(side)
                     else:
                         self._handle(side, events)
-                if self._requests:
+                if is_woken:
+                    # Also without a request: it may have been answered with the one before, and what woke the thread must be read.
                     self._answer_requests()
         finally:
             self._release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -166,3 +167,21 @@ def test_closing_ends_every_connection_and_the_thread(pipes: Pipes) -> None:
     assert late[0].recv(1) == b""
     for one in (client, owner, late[0], late[1]):
         one.close()
+
+
+def test_a_wake_without_a_request_does_not_keep_the_thread_busy(pipes: Pipes) -> None:
+    """A request may be answered together with the one before it: what woke the thread for it is read all the same."""
+    client, owner, ends, pipe = joined(pipes, first=b"x")
+    assert owner.recv(1) == b"x"
+    for _ in range(10):
+        pipes._wake()
+    pipes.cut(pipe)
+    assert ends.happened.wait(SECONDS_MAX)
+    pipes._wake()
+    assert pipes._wake_reader is not None
+    with pytest.raises(BlockingIOError):
+        for _ in range(SECONDS_MAX * 100):
+            pipes._wake_reader.recv(1, socket.MSG_PEEK)
+            time.sleep(0.01)
+    client.close()
+    owner.close()
