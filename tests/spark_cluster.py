@@ -25,7 +25,8 @@ from typing import Any, Final, Self
 import pyspark
 
 from pairbus.spark.java import find_java
-from tests.integration.spark.kit import descendants, wait_until, workers_of
+from tests.integration.spark.kit import descendants, workers_of
+from tests.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[1]
 START_SECONDS_MAX: Final = 90
@@ -101,8 +102,9 @@ class SparkCluster:
                 self.start_worker()
             wait_until(
                 lambda: self.status().get("aliveworkers") == self._count,
-                START_SECONDS_MAX,
                 "the cluster is up",
+                START_SECONDS_MAX,
+                pause=0.1,
             )
         except BaseException:
             self.close()

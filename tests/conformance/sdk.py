@@ -251,20 +251,6 @@ def take(receiver: Any, count: int, seconds: float = RECEIVE_SECONDS_MAX) -> lis
     return messages
 
 
-def eventually(
-    condition: Callable[[], Any], seconds: float = RECEIVE_SECONDS_MAX, every: float = 0.05
-) -> Any:
-    """Ask until the answer is true, and return it; fail after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = condition()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            pytest.fail(f"did not become true within {seconds} s: {inspect.getsource(condition).strip()}")
-        threading.Event().wait(every)
-
-
 def with_short_locks(scenario: Callable[[dt.timedelta], None], lost: type[Exception]) -> None:
     """Run a scenario with the shortest lock there is; where a busy machine let that lapse, with longer ones."""
     for seconds in LOCK_SECONDS[:-1]:

@@ -24,7 +24,8 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import AccessRights, AuthorizationRule
 
-from tests.conformance.sdk import Bus, connection_part, eventually, sas_token, spec, take, texts
+from tests.conformance.sdk import Bus, connection_part, sas_token, spec, take, texts
+from tests.waiting import wait_until
 
 KIB = 1024
 WAIT_SECONDS = 45
@@ -323,7 +324,7 @@ def test_lost_lock_is_told_on_settlement(bus: Bus, queue: str, faults: Any) -> N
             receiver.complete_message(message)
         faults.clear()
 
-    assert eventually(lambda: texts(bus.peek(queue)) == ["x"])
+    assert wait_until(lambda: texts(bus.peek(queue)) == ["x"])
 
 
 @spec("no answer to a send: the client's own timeout")

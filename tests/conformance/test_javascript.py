@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.conformance_js,
     pytest.mark.slow,
     pytest.mark.timeout(INSTALL_SECONDS_MAX + RUN_SECONDS_MAX),
-    pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node.js and npm"),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from pairbus.testing import Namespace
 from tests.conformance.sdk import connection_part, spec
+from tests.waiting import wait_until
 
 SECONDS_MAX = 10
 
@@ -243,11 +243,11 @@ def test_a_receiver_goes_on_after_a_restart_of_the_broker() -> None:
         thread.start()
         try:
             _send_by_sdk(broker, "before")
-            wait_for(lambda: handler.received == ["before"])
+            wait_until(lambda: handler.received == ["before"])
             broker.kill()
             broker.restart()
             _send_by_sdk(broker, "after")
-            wait_for(lambda: handler.received == ["before", "after"])
+            wait_until(lambda: handler.received == ["before", "after"])
         finally:
             container.stop()
             thread.join(SECONDS_MAX)
@@ -256,10 +256,3 @@ def test_a_receiver_goes_on_after_a_restart_of_the_broker() -> None:
 def _send_by_sdk(broker: Namespace, message_id: str) -> None:
     with broker.client() as client, client.get_queue_sender("q") as sender:
         sender.send_messages(ServiceBusMessage("x", message_id=message_id))
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 45
-    while not is_so():
-        assert time.monotonic() < until, "it did not happen"
-        threading.Event().wait(0.05)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from tests.conformance.sdk import Bus, eventually, spec, texts
+from tests.conformance.sdk import Bus, spec, texts
+from tests.waiting import wait_until
 
 SECOND = dt.timedelta(seconds=1)
 
@@ -31,7 +32,7 @@ def test_expired_message_is_dead_lettered(bus: Bus, make_queue: Callable[..., st
 def test_expired_message_is_dropped(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("short", time_to_live=SECOND), ServiceBusMessage("long"))
 
-    eventually(lambda: texts(bus.peek(queue)) == ["long"])
+    wait_until(lambda: texts(bus.peek(queue)) == ["long"])
 
     assert texts(bus.take(queue, 1)) == ["long"]
     assert bus.peek(queue, sub_queue="deadletter") == []
@@ -59,10 +60,10 @@ def test_locked_message_outlives_its_time(bus: Bus, make_queue: Callable[..., st
             if texts(taken) != ["held"]:
                 for message in taken:
                     receiver.complete_message(message)
-                eventually(lambda: bus.peek(queue) == [])
+                wait_until(lambda: bus.peek(queue) == [])
                 bus.take(queue, 2 - len(taken), sub_queue="deadletter")
                 continue
-            eventually(lambda: texts(bus.peek(queue, sub_queue="deadletter")) == ["free"])
+            wait_until(lambda: texts(bus.peek(queue, sub_queue="deadletter")) == ["free"])
             receiver.complete_message(taken[0])
             break
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,16 +11,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError
 
-from tests.conformance.sdk import (
-    LOCK_END_SECONDS_MAX,
-    LOCK_SECONDS,
-    Bus,
-    eventually,
-    spec,
-    take,
-    texts,
-    with_short_locks,
-)
+from tests.conformance.sdk import LOCK_END_SECONDS_MAX, LOCK_SECONDS, Bus, spec, take, texts, with_short_locks
+from tests.waiting import wait_until
 
 
 def now() -> dt.datetime:
@@ -35,7 +27,7 @@ def test_renewed_lock_lasts_longer(bus: Bus, queue: str) -> None:
     with bus.receiver(queue) as receiver:
         message = take(receiver, 1)[0]
         before = message.locked_until_utc
-        threading.Event().wait(0.05)
+        time.sleep(0.05)  # the lock's end is given in milliseconds, so a renewal at once might not move it
         answer = receiver.renew_message_lock(message)
 
         assert answer == message.locked_until_utc > before
@@ -85,7 +77,7 @@ def test_auto_renewed_message_outlives_its_first_lock(bus: Bus, make_queue: Call
         with bus.receiver(queue, auto_lock_renewer=renewer) as receiver:
             message = take(receiver, 1)[0]
             first = message.locked_until_utc
-            eventually(lambda: now() > first + dt.timedelta(seconds=0.5), seconds=LOCK_END_SECONDS_MAX)
+            wait_until(lambda: now() > first + dt.timedelta(seconds=0.5), seconds=LOCK_END_SECONDS_MAX)
 
             renewed = message.locked_until_utc
             receiver.complete_message(message)
@@ -150,7 +142,7 @@ def test_deferred_message_stays_deferred_when_its_lock_expires(
                 except MessageNotFoundError:  # still locked
                     return None
 
-            again = eventually(free, seconds=LOCK_END_SECONDS_MAX, every=0.3)[0]
+            again = wait_until(free, seconds=LOCK_END_SECONDS_MAX, pause=0.3)[0]
             assert texts([again]) == ["a"]
             receiver.complete_message(again)
         assert bus.peek(queue) == []

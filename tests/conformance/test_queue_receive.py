@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
 
-from tests.conformance.sdk import Bus, eventually, numbers, spec, take, texts
+from tests.conformance.sdk import Bus, numbers, spec, take, texts
+from tests.waiting import wait_until
 
 MILLISECOND = dt.timedelta(milliseconds=1)
 """The wire has no smaller times."""
@@ -119,7 +120,7 @@ def test_one_call_brings_the_whole_burst(bus: Bus, queue: str) -> None:
         return len(messages) == 50
 
     # A machine that is busy for 0.2 s at the wrong moment is no slow broker.
-    assert eventually(comes_whole)
+    assert wait_until(comes_whole)
 
 
 @spec("an empty queue answers with nothing after the wait", source="azure-servicebus receive_messages")
@@ -231,7 +232,7 @@ def test_many_receivers_at_once(bus: Bus, queue: str) -> None:
         receiver.close()
 
     assert sorted(numbers(messages)) == list(range(1, 11))
-    assert eventually(lambda: bus.peek(queue) == [])
+    assert wait_until(lambda: bus.peek(queue) == [])
 
 
 @pytest.mark.filterwarnings("ignore:The `message` property is deprecated:DeprecationWarning")

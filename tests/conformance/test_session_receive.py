@@ -17,16 +17,8 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
-from tests.conformance.sdk import (
-    Bus,
-    endpoint_for,
-    eventually,
-    numbers,
-    spec,
-    take,
-    texts,
-    with_short_locks,
-)
+from tests.conformance.sdk import Bus, endpoint_for, numbers, spec, take, texts, with_short_locks
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 90
 """How long a receiver waits for what is sure to come: it ends the wait at once, and a machine may be busy."""
@@ -250,7 +242,7 @@ def test_session_lock_is_renewed(bus: Bus, session_queue: str) -> None:
     with bus.receiver(session_queue, session_id="s") as receiver:
         before = receiver.session.locked_until_utc
         opened = dt.datetime.now(dt.UTC)
-        threading.Event().wait(0.05)
+        time.sleep(0.05)  # the lock's end is given in milliseconds, so a renewal at once might not move it
         answer = receiver.session.renew_lock()
 
         minute, millisecond = dt.timedelta(minutes=1), dt.timedelta(milliseconds=1)
@@ -298,7 +290,7 @@ def test_auto_renewed_session_outlives_its_first_lock(bus: Bus, make_queue: Call
         with bus.receiver(queue, session_id="s") as receiver:
             first = receiver.session.locked_until_utc
             renewer.register(receiver, receiver.session)
-            eventually(
+            wait_until(
                 lambda: dt.datetime.now(dt.UTC) > first + dt.timedelta(seconds=0.5), seconds=WAIT_SECONDS
             )
 
@@ -334,9 +326,11 @@ def test_sessions_are_listed_by_the_time_of_their_state(bus: Bus, session_queue:
     bus.send(session_queue, message("x", "only a message"))
     with bus.receiver(session_queue, session_id="old") as receiver:
         receiver.session.set_state("1")
-    threading.Event().wait(0.02)
+    time.sleep(
+        0.02
+    )  # times are given in milliseconds: this one is neither that of the first state nor that of the second
     moment = dt.datetime.now(dt.UTC)
-    threading.Event().wait(0.02)
+    time.sleep(0.02)
     with bus.receiver(session_queue, session_id="new") as receiver:
         receiver.session.set_state("2")
 

@@ -11,8 +11,9 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 
-from tests.conformance.sdk import RECEIVE_SECONDS_MAX, Bus, eventually, spec, take, texts
+from tests.conformance.sdk import RECEIVE_SECONDS_MAX, Bus, spec, take, texts
 from tests.conformance.topic_kit import consume, peek, publish
+from tests.waiting import wait_until
 
 
 @spec("every subscription gets its own copy with its own number")
@@ -94,7 +95,7 @@ def test_scheduled_message_fans_out_at_its_time(bus: Bus, make_topic: Callable[.
         gone, _ = sender.schedule_messages([ServiceBusMessage("gone"), ServiceBusMessage("kept")], due)
         sender.cancel_scheduled_messages(gone)
 
-    eventually(lambda: peek(bus, topic, "one") == ["kept"] == peek(bus, topic, "two"))
+    wait_until(lambda: peek(bus, topic, "one") == ["kept"] == peek(bus, topic, "two"))
 
     assert dt.datetime.now(dt.UTC) >= due
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,6 +29,7 @@ from pairbus.storage.table.ports import (
 )
 from tests.contract.table_kinds import new_name
 from tests.postgres_kit import PostgresServer, own_server, shared_server
+from tests.waiting import wait_until
 
 MARK = FrameMark(1, 5)
 WAIT_SECONDS_MAX = 60
@@ -78,15 +78,6 @@ def run(database: Database, statement: str) -> list[tuple[Any, ...]]:
     with database.address.connect("test") as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description is not None else []
-
-
-def until(condition: Callable[[], bool]) -> None:
-    event = threading.Event()
-    for _ in range(WAIT_SECONDS_MAX * 100):
-        if condition():
-            return
-        event.wait(0.01)
-    raise AssertionError("it did not come to pass")
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
@@ -162,9 +153,9 @@ def test_an_acquisition_that_waits_while_the_shard_is_moved_away_does_not_take_i
         with blocker.transaction():
             blocker.execute("select 1 from pairbus_shard for update")
             marked = pool.submit(mover.move_away, held.epoch, "elsewhere")
-            until(lambda: waiting() == 1)
+            wait_until(lambda: waiting() == 1)
             taken = pool.submit(other.acquire, "a", "", 60_000)
-            until(lambda: waiting() == 2)
+            wait_until(lambda: waiting() == 2)
         assert marked.result(WAIT_SECONDS_MAX)
         assert taken.result(WAIT_SECONDS_MAX) is None
     for lease in (mover, other):
@@ -217,20 +208,20 @@ def test_a_commit_whose_wait_for_the_standby_is_cancelled_proves_nothing() -> No
         with ThreadPoolExecutor(1) as pool:
             committed = pool.submit(writer.insert, 3, MARK, b"", [])
             waiting = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
-            until(lambda: len(server.run(waiting)) == 1)
+            wait_until(lambda: len(server.run(waiting)) == 1)
             server.run(f"select pg_cancel_backend({server.run(waiting)[0][0]})")
             with pytest.raises(OutcomeUnknown, match="warned"):
                 committed.result(WAIT_SECONDS_MAX)
             assert writer.mark_of(3) == MARK  # seen, and on one disk alone
             barrier = pool.submit(writer.barrier)
-            until(lambda: len(server.run(waiting)) == 1)
+            wait_until(lambda: len(server.run(waiting)) == 1)
             assert not barrier.done()
             server.wait_for_copies("")
             barrier.result(WAIT_SECONDS_MAX)
             # A node that ends does not wait for a commit that hangs.
             server.wait_for_copies("ANY 1 (nobody)")
             hanging = pool.submit(writer.insert, 4, MARK, b"", [])
-            until(lambda: len(server.run(waiting)) == 1)
+            wait_until(lambda: len(server.run(waiting)) == 1)
             writer.close()
             with pytest.raises((OutcomeUnknown, TableFailed)):
                 hanging.result(WAIT_SECONDS_MAX)
@@ -311,7 +302,7 @@ def test_a_command_whose_statement_lay_unread_does_not_take_the_lease_later(
     finally:
         os.kill(pid, signal.SIGCONT)
     command.close()
-    until(lambda: not _backends(url, pid))
+    wait_until(lambda: not _backends(url, pid))
     assert database.lease().look().epoch == 1
 
 
@@ -321,7 +312,7 @@ def test_a_process_that_ends_cuts_every_call_to_the_database(url: str, database:
     assert reader.oldest() == 1
     with ThreadPoolExecutor(1) as pool, _renewal_under_way(url):
         waiting = pool.submit(lease.renew, 1, "", 60_000)
-        until(lambda: lease._session._connection is not None)
+        wait_until(lambda: lease._session._connection is not None)
         assert not waiting.done()
         database.cut()
         with pytest.raises((OutcomeUnknown, TableFailed)):
@@ -340,11 +331,11 @@ def test_a_node_that_ended_while_it_waited_for_the_lease_does_not_get_it(
     pid = _backend(lease)
     with ThreadPoolExecutor(1) as pool, _renewal_under_way(url) as owner:
         waiting = pool.submit(lease.acquire, "b", "", 60_000)
-        until(lambda: _backends(url, pid) == [("active",)])
+        wait_until(lambda: _backends(url, pid) == [("active",)])
         lease.close()
         with pytest.raises((OutcomeUnknown, TableFailed)):
             waiting.result(WAIT_SECONDS_MAX)
-        until(lambda: not _backends(url, pid))
+        wait_until(lambda: not _backends(url, pid))
         owner.commit()
     assert database.lease().look().epoch == 1
 

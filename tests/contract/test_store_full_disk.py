@@ -13,6 +13,7 @@ from pairbus.storage.postgres.database import Database
 from tests.contract.owner_kit import Owner
 from tests.contract.store_kinds import TableKind
 from tests.postgres_kit import own_server
+from tests.small_disk import mount_command
 
 DISK_MB: Final = 24
 LARGER_MB: Final = 64
@@ -29,7 +30,7 @@ def small() -> Iterator[tuple[TableKind, Resize]]:
     with own_server() as server:
         disk = server.directory / "small"
         disk.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(disk)]
+        command = mount_command(disk, f"{DISK_MB}m")
         if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
             pytest.skip("mounting a small disk needs root")
         try:

@@ -148,7 +148,7 @@ def test_fields_that_reach_into_the_next_frame_are_read_alike(
     assert outcome(fast, data, 2 + len(raw)) == outcome(general, data, 2 + len(raw))
 
 
-@pytest.mark.skipif(not str(fast.__file__).endswith(".py"), reason="compiled functions cannot be watched")
+@pytest.mark.uncompiled
 def test_the_usual_forms_really_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("the general reader was asked")

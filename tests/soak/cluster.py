@@ -32,12 +32,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from pairbus.testing import Queue
 from pairbus.testing.entities import configuration
 from tests.conformance.haste import make_haste
-from tests.integration.cluster.kit import LEASE_SECONDS, NodeProcess, wait_until
+from tests.integration.cluster.kit import LEASE_SECONDS, NodeProcess
 from tests.soak.cluster_parts import ClusterYard, DatabasePair, Front, Nodes
 from tests.soak.kill_history import Event, Operation, Outcome, Verdict, Violation, judge
 from tests.soak.kill_load import LOCK_SECONDS, ORDERS, SESSIONS, Actor, Drain, Yard, crew
 from tests.soak.patroni import TTL_SECONDS, PatroniPair, is_installed
 from tests.soak.ways import can_use_namespaces
+from tests.waiting import wait_until
 
 NODES: Final = 3
 BACK_SECONDS_MAX: Final = 150.0

@@ -15,11 +15,12 @@ from typing import Any, Final, Protocol
 
 from azure.servicebus import ServiceBusClient
 
-from tests.integration.cluster.kit import Cluster, NodeProcess, wait_until
+from tests.integration.cluster.kit import Cluster, NodeProcess
 from tests.postgres_kit import ADMINISTRATOR, STANDBY, PostgresServer, new_server
 from tests.soak.kill_history import Operation
 from tests.soak.kill_load import Yard
 from tests.soak.ways import CHUNK_BYTES, CONNECT_SECONDS_MAX, NamespaceWays, NodeWays
+from tests.waiting import wait_until
 
 DATABASE: Final = "pairbus"
 RESTART_SECONDS: Final = 0.2

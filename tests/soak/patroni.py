@@ -12,14 +12,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 from http import HTTPStatus
 from typing import Any, Final
 
 import psycopg
 
-from tests.integration.cluster.kit import wait_until
 from tests.postgres_kit import (
     ADMINISTRATOR,
     PostgresServer,
@@ -32,6 +30,7 @@ from tests.postgres_kit import (
     programs,
 )
 from tests.soak.ways import NamespaceWays, NodeWays
+from tests.waiting import wait_until
 
 DATABASE: Final = "pairbus"
 PROMOTED_SECONDS_MAX: Final = 120.0
@@ -294,8 +293,7 @@ def _wait_port(port: int) -> None:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
         except OSError:
-            time.sleep(0.1)
             return False
         return True
 
-    wait_until(answers, "etcd listens", 60)
+    wait_until(answers, "etcd listens", 60, pause=0.1)

@@ -110,8 +110,6 @@ def test_the_asynchronous_module_has_the_same_names() -> None:
     "module", ["pairbus", "pairbus.aio", "pairbus.errors", "pairbus.testing", "pairbus.spark"]
 )
 def test_every_public_name_is_there(module: str) -> None:
-    if module == "pairbus.spark":
-        pytest.importorskip("pyspark")
     loaded = importlib.import_module(module)
 
     names = getattr(loaded, "__all__", [])

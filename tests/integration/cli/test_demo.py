@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from tests.integration.pairing.kit import wait_until
+from tests.waiting import wait_until
 
 KEYS = {
     "sent", "accepted", "parked", "home", "lost", "duplicated", "failover_seconds", "failback_seconds", "drain_seconds",

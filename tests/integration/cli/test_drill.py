@@ -23,7 +23,7 @@ from pairbus.stage.drill.plan import PROPERTY, DrillOptions
 from pairbus.stage.drill.run import play
 from pairbus.stage.drill.view import Scene
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing.kit import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 SUBSCRIPTIONS = {"Topics": [{"Name": "events", "Subscriptions": [{"Name": "billing"}]}]}

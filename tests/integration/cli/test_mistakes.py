@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import shlex
 import socket
 import subprocess
 import sys
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.testing import Namespace
+from tests.small_disk import mount_command, own_mounts
 
 WAIT_SECONDS = 120
 pytestmark = pytest.mark.timeout(300)
@@ -211,17 +212,12 @@ def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("M15")
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare, to mount a small disk")
 def test_a_full_disk_at_the_start(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = f"mount -t tmpfs -o size=64k none {disk}"
-    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount a small disk")
-    broker = f"{sys.executable} -m pairbus serve --data {disk} --amqp 127.0.0.1:0 --http off"
+    mount = shlex.join(mount_command(tmp_path, "64k"))
+    broker = f"{sys.executable} -m pairbus serve --data {tmp_path} --amqp 127.0.0.1:0 --http off"
 
     done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", f"{mount} && exec {broker}"],
+        [*own_mounts(), "sh", "-c", f"{mount} && exec {broker}"],
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,
@@ -294,7 +290,6 @@ def test_a_configuration_that_is_no_json(tmp_path: Path) -> None:
 @pytest.mark.promise("M15")
 def test_no_java(tmp_path: Path) -> None:
     """Where a Java came along as a wheel there is always one; the search itself is tested by its own room."""
-    pytest.importorskip("pyspark")
     script = (
         "from pairbus.spark import java; from pairbus.cli import main\n"
         "java._homes = lambda *_: []; java._wheel_home = lambda *_: None\n"

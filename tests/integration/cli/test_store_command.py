@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from click.testing import CliRunner, Result
@@ -22,7 +23,6 @@ from pairbus.testing import Namespace, Queue
 from tests.conformance.haste import make_haste
 
 make_haste()
-pyarrow_parquet = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.timeout(300)
 WAIT_S = 45
 CONFIG = {
@@ -244,7 +244,7 @@ def test_an_export_is_a_table_of_messages(filled: tuple[Path, str], tmp_path: Pa
     told = answer("export", tmp_path / "out", "--data", filled[0])
 
     assert (told["messages"], told["entities"]) == (9, 6)
-    rows = pyarrow_parquet.read_table(tmp_path / "out" / "messages").to_pylist()
+    rows = pyarrow.parquet.read_table(tmp_path / "out" / "messages").to_pylist()
     by_body = {row["body"]: row for row in rows}
     assert len(by_body) == 9
     order = by_body[b"order 1"]
@@ -365,8 +365,8 @@ def test_compaction_gives_space_back_and_loses_nothing(tmp_path: Path) -> None:
 def test_an_export_without_a_column_is_damaged(filled: tuple[Path, str], tmp_path: Path) -> None:
     answer("export", tmp_path / "out", "--data", filled[0])
     (part,) = (tmp_path / "out" / "state").glob("part-*.parquet")
-    table = pyarrow_parquet.read_table(part)
-    pyarrow_parquet.write_table(table.rename_columns(["rebord"]), part)
+    table = pyarrow.parquet.read_table(part)
+    pyarrow.parquet.write_table(table.rename_columns(["rebord"]), part)
 
     result = run("import", tmp_path / "out", "--data", tmp_path / "new")
 

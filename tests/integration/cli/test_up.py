@@ -16,8 +16,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.sdk.addresses import connect
 from pairbus.testing import Namespace
 from tests.integration.cli.test_demo import FREE, config, is_alive, pairbus, send, up
-from tests.integration.pairing.kit import wait_until
 from tests.postgres_kit import shared_server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -14,26 +14,20 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+from tests.waiting import wait_until
+
 LEASE_SECONDS: Final = 2.0
 WAIT_SECONDS: Final = 90.0
 LOCK_SECONDS: Final = 5.0
 QUEUE: Final = "orders"
 QUEUES: Final = (QUEUE, "later")
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Wait for a condition, with a bound."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
 
 
 class NodeProcess:

@@ -19,8 +19,9 @@ from pairbus.cli.root import root
 from pairbus.model.access import ROOT_RULE
 from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.credentials import credentials_of, sas_token
-from tests.integration.cluster.kit import Cluster, NodeProcess, load, wait_until
+from tests.integration.cluster.kit import Cluster, NodeProcess, load
 from tests.postgres_kit import shared_server
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from pairbus.errors import StoreUnavailable
 from pairbus.server.main import EXIT_DONE, EXIT_FENCED, STOP_SECONDS_MAX
 from pairbus.server.offline.move import move_to_files
 from pairbus.storage.postgres.opening import named_database
-from tests.integration.cluster.kit import QUEUE, Cluster, Load, NodeProcess, wait_until
+from tests.integration.cluster.kit import QUEUE, Cluster, Load, NodeProcess
 from tests.postgres_kit import own_server
+from tests.waiting import wait_until
 
 LOST = 5
 SLACK_SECONDS = 8.0

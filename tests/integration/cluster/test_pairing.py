@@ -15,8 +15,9 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions
 from pairbus.sdk import client_settings
-from tests.integration.cluster.kit import QUEUE, Cluster, wait_until
+from tests.integration.cluster.kit import QUEUE, Cluster
 from tests.postgres_kit import PostgresServer, own_server
+from tests.waiting import wait_until
 
 SEND_SECONDS = 30.0
 FAILOVER_SECONDS = 8

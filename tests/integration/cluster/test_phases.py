@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from pairbus.storage.postgres.database import Database
 from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE, Ownership, SequenceTaken
 from tests.contract.table_kinds import new_name
 from tests.postgres_kit import shared_server
+from tests.waiting import wait_until
 
 SECONDS_MAX: Final = 60.0
 NEVER_SECONDS: Final = 2 * SECONDS_MAX
@@ -102,19 +103,15 @@ class Stage:
     async def look(self) -> Ownership:
         return await asyncio.to_thread(self.lease.look)
 
-    async def until(self, is_so: Callable[[], Awaitable[object]], what: str) -> None:
-        try:
-            async with asyncio.timeout(SECONDS_MAX):
-                while not await is_so():  # noqa: ASYNC110 - the database tells nobody
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            pytest.fail(f"not within {SECONDS_MAX:g} s: {what}")
+    async def until(self, is_so: Callable[[], object], what: str) -> None:
+        """In a thread: most conditions ask the database."""
+        await asyncio.to_thread(wait_until, is_so, what, SECONDS_MAX)
 
-    async def is_free(self) -> bool:
-        return not (await self.look()).owner
+    def is_free(self) -> bool:
+        return not self.lease.look().owner
 
-    async def is_served(self) -> bool:
-        return bool((await self.look()).address)
+    def is_served(self) -> bool:
+        return bool(self.lease.look().address)
 
     async def close(self) -> None:
         self._released.set()
@@ -138,7 +135,7 @@ async def test_a_node_that_is_stopped_while_it_takes_over_gives_the_lease_back_a
         stage.go_on()
     async with asyncio.timeout(SECONDS_MAX):
         await stopping
-    assert await stage.is_free()
+    assert stage.is_free()
     await stage.close()
 
 
@@ -149,7 +146,7 @@ async def test_a_node_that_is_drained_while_it_takes_over_gives_the_lease_back_a
     stage = Stage(tmp_path, monkeypatch, phase)
     await stage.start()
     await asyncio.to_thread(stage.nodes.ask, "a", REQUEST_DRAIN)
-    await stage.until(lambda: _is_so(stage.node._is_drained), "the request is seen")
+    await stage.until(lambda: stage.node._is_drained, "the request is seen")
     if phase == "read":
         stage.go_on()
     await stage.until(stage.is_free, "the lease is given back")
@@ -170,7 +167,7 @@ async def test_a_move_that_is_asked_of_a_node_that_takes_over_is_made_once_it_se
     await asyncio.to_thread(stage.nodes.ask, "a", REQUEST_MOVE)
     keeper = stage.node._keeper
     assert keeper is not None
-    await stage.until(lambda: _is_so(keeper.view().asked == REQUEST_MOVE), "the request is seen")
+    await stage.until(lambda: keeper.view().asked == REQUEST_MOVE, "the request is seen")
     stage.node._review()
     assert keeper.view().asked == REQUEST_MOVE, "it waits"
     stage.go_on()
@@ -178,10 +175,6 @@ async def test_a_move_that_is_asked_of_a_node_that_takes_over_is_made_once_it_se
     assert (await stage.look()).epoch == epoch
     assert not stage.node._ended.done()
     await stage.close()
-
-
-async def _is_so(found: bool) -> bool:
-    return found
 
 
 @pytest.mark.promise("M5")
@@ -204,12 +197,12 @@ async def test_a_root_key_that_was_replaced_reaches_every_ready_file(
     assert _key(told[-1]) == "first"
 
     await asyncio.to_thread(stage.settings.put, readiness.ROOT_KEY, b"second")
-    await stage.until(lambda: _is_so(_key(told[-1]) == "second"), "the node that relays knows the new key")
+    await stage.until(lambda: _key(told[-1]) == "second", "the node that relays knows the new key")
 
     monkeypatch.setattr(readiness, "KEY_SECONDS", NEVER_SECONDS)
     await asyncio.to_thread(lease.release, held.epoch)
     await stage.until(stage.is_served, "the node is the owner")
-    await stage.until(lambda: _is_so(_key(told[-1]) not in ("first", "second")), "the owner's own key")
+    await stage.until(lambda: _key(told[-1]) not in ("first", "second"), "the owner's own key")
     server: Any = stage.node._server
     rules = server._assembly.broker.namespace.access_rules
     assert _key(told[-1]) == next(rule.primary_key for rule in rules if rule.name == ROOT_RULE)

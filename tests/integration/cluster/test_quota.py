@@ -8,8 +8,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import ServiceBusQuotaExceededError
 
-from tests.integration.cluster.kit import QUEUE, Cluster, wait_until
+from tests.integration.cluster.kit import QUEUE, Cluster
 from tests.postgres_kit import shared_server
+from tests.waiting import wait_until
 
 MESSAGE_BYTES = 250_000
 QUOTA_MB = 64

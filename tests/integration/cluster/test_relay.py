@@ -14,8 +14,9 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.sdk.addresses import connect
 from tests.conformance.sdk import endpoint_for
-from tests.integration.cluster.kit import QUEUE, Cluster, NodeProcess, wait_until
+from tests.integration.cluster.kit import QUEUE, Cluster, NodeProcess
 from tests.postgres_kit import shared_server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 BODY = bytes(range(256)) * 200

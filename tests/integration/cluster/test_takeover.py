@@ -12,8 +12,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.server.main import EXIT_DONE, EXIT_FENCED
-from tests.integration.cluster.kit import LEASE_SECONDS, Cluster, Recorder, load, wait_until
+from tests.integration.cluster.kit import LEASE_SECONDS, Cluster, Recorder, load
 from tests.postgres_kit import PostgresServer, own_server
+from tests.waiting import wait_until
 
 SLACK_SECONDS = 15.0
 """What a busy machine may add to a bound; what was measured is printed."""

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import time
 import urllib.request
 import venv
 import zipfile
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pairbus import __version__
+from tests.waiting import wait_until
 from tools.build_backend import modules, parts, why_no_compiler
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -184,9 +184,9 @@ class Installed:
             env=self.environment(""),
         )
         try:
-            deadline = time.monotonic() + RUN_SECONDS_MAX
-            while not ready.exists() and time.monotonic() < deadline and broker.poll() is None:
-                time.sleep(0.05)
+            wait_until(
+                lambda: ready.exists() or broker.poll() is not None, "the broker is ready", RUN_SECONDS_MAX
+            )
             address = json.loads(ready.read_text())["http"]
             with urllib.request.urlopen(f"http://{address}/health", timeout=RUN_SECONDS_MAX) as answer:
                 found: dict[str, object] = json.load(answer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,16 +14,6 @@ from pairbus import PairedServiceBusClient, SendAvailabilityOptions
 from pairbus.testing import Namespace, Pair
 
 WAIT_SECONDS = 90.0
-
-
-def wait_until(
-    condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS, *, pause: float = 0.02
-) -> None:
-    """Wait for a condition, with a bound. ``pause``: seconds between two questions, longer where a question takes time itself."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s: {what}"
-        time.sleep(pause)
 
 
 def options(**changes: Any) -> SendAvailabilityOptions:

@@ -17,6 +17,7 @@ from pairbus.pairing.parking import Passport
 from pairbus.sdk import message_bytes
 from pairbus.testing import Namespace, Pair
 from tests.simulation.pair.model import original
+from tests.waiting import wait_until
 
 BATCH = 200
 
@@ -105,7 +106,7 @@ class SyphonProcess:
 def wait_for_home(namespace: Namespace, queue: str, count: int, seconds: float = 120.0) -> float:
     """Wait until a queue holds at least ``count`` messages. Returns how long that took."""
     begun = time.monotonic()
-    while waiting(namespace, queue) < count:
-        assert time.monotonic() - begun < seconds, f"{waiting(namespace, queue)} of {count} after {seconds} s"
-        time.sleep(0.25)
+    wait_until(
+        lambda: waiting(namespace, queue) >= count, f"{count} messages in {queue}", seconds, pause=0.25
+    )
     return time.monotonic() - begun

@@ -19,7 +19,8 @@ from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.rules.health import Health
 from pairbus.sdk.failures import Failure, classify
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing.kit import options, paired, wait_until
+from tests.integration.pairing.kit import options, paired
+from tests.waiting import until, wait_until
 
 ROUNDS = 3
 """How often each coroutine sends in each part of the story."""
@@ -53,13 +54,6 @@ def sockets() -> int:
     return count
 
 
-async def until_healthy(client: PairedServiceBusClient) -> None:
-    """Wait for failback, with a bound."""
-    async with asyncio.timeout(90):
-        while client.health()["orders"].state is not Health.HEALTHY:  # noqa: ASYNC110 - seen from outside
-            await asyncio.sleep(0.05)
-
-
 async def story(pair: Pair, coroutines: int) -> dict[str, str]:
     """Send in four parts: fresh, killed in the midst, failed over, after failback. What became of each send."""
     outcomes: dict[str, str] = {}
@@ -85,19 +79,19 @@ async def story(pair: Pair, coroutines: int) -> dict[str, str]:
         await part("fresh")
         assert not {Kind.SUSPECT, Kind.FAILED_OVER} & {event.kind for event in client.events()}
         burst = asyncio.ensure_future(part("killed", 0.2))
-        await asyncio.sleep(0.1)
+        await until(lambda: any(body.startswith("killed") for body in outcomes), "the first sends return")
         await asyncio.to_thread(pair.primary.kill)
         await burst
         assert client.health()["orders"].state is Health.FAILED_OVER
         await part("away")
         await asyncio.to_thread(pair.primary.restart)
-        await until_healthy(client)
+        await until(lambda: client.health()["orders"].state is Health.HEALTHY, "failback")
         await part("back")
         assert client.health()["orders"].state is Health.HEALTHY
         assert not [event for event in client.events() if event.kind is Kind.QUEUE_EVICTED]
         cancelled = [asyncio.ensure_future(caller("cancelled", number, 0)) for number in range(coroutines)]
         kept = [asyncio.ensure_future(caller("kept", number, 0)) for number in range(coroutines)]
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # any moment will do: some wait for their turn, some for an answer
         for task in cancelled:
             task.cancel()
         await asyncio.gather(*kept)

@@ -16,7 +16,8 @@ from azure.servicebus.management import AccessRights, AuthorizationRule
 from pairbus import NoBacklogQueuesError, OtherPrimaryError, PairedServiceBusClient
 from pairbus.pairing.events import Kind
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing.kit import bodies, by_hand, options, paired, text, wait_until
+from tests.integration.pairing.kit import bodies, by_hand, options, paired, text
+from tests.waiting import wait_until
 
 KEY = "cHJpbWFyeS1rZXktb2YtdGhlLXJ1bGUtMDEyMzQ1Njc="
 BACKLOG = "contoso/x-servicebus-transfer/"

@@ -15,7 +15,8 @@ from pairbus.errors import OtherPrimaryError
 from pairbus.pairing.events import Event, Kind
 from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing.kit import bodies, by_hand, options, paired, text, wait_until
+from tests.integration.pairing.kit import bodies, by_hand, options, paired, text
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 BACKLOG = "contoso/x-servicebus-transfer/{}"

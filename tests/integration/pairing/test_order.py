@@ -21,10 +21,11 @@ from azure.servicebus.management import AccessRights, AuthorizationRule
 from pairbus import NoListenRightError, PairedServiceBusClient, SessionFencedError, aio
 from pairbus.pairing.events import Kind
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.pairing.kit import by_hand, options, paired, text, wait_until
+from tests.integration.pairing.kit import by_hand, options, paired, text
 from tests.integration.pairing.order_process import LAST_SECONDS, QUEUES
 from tests.integration.pairing.syphon_process import SPARK, SyphonProcess, backlog_queue, waiting
 from tests.integration.pairing.test_credentials import KEY, parts
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -234,8 +235,6 @@ def test_a_key_that_may_not_listen_is_refused_at_pairing(pair: Pair) -> None:
 @pytest.mark.timeout(1_500)
 @pytest.mark.parametrize("drain", ["in-process", "spark"])
 def test_many_processes_keep_their_sessions_in_order_through_ten_kills(drain: str, tmp_path: Path) -> None:
-    if drain == "spark":
-        pytest.importorskip("pyspark")
     # What a killed drain held comes back soon, however often that happens, and a busy machine still renews its locks in time.
     backlog = [
         Queue(

@@ -18,7 +18,8 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import ClientClosedError, Health, aio, outcome_of
 from pairbus.testing import Pair, Queue
-from tests.integration.pairing.kit import bodies, options, paired, text, wait_until
+from tests.integration.pairing.kit import bodies, options, paired, text
+from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -217,10 +218,7 @@ async def test_the_asynchronous_twin_fails_over_recovers_drains_and_leaves_no_ta
             await sender.send_messages([text(1), text(2)], timeout=SEND_SECONDS)
             await sender.send_messages(text(3), timeout=SEND_SECONDS)
             pair.primary.restart()
-            until = time.monotonic() + 90
-            while client.statistics().restored < 3:
-                assert time.monotonic() < until
-                await asyncio.sleep(0.02)
+            await until(lambda: client.statistics().restored >= 3, "the drain")
             await sender.send_messages(text(4))
         assert client.statistics().to_backlog == 3
     assert len(asyncio.all_tasks()) == before

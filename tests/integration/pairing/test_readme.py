@@ -12,7 +12,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing.kit import bodies, wait_until
+from tests.integration.pairing.kit import bodies
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 README = Path(__file__).parents[3] / "README.md"

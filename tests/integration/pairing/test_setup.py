@@ -22,7 +22,8 @@ from pairbus import (
 )
 from pairbus.pairing.events import Event, Kind
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing.kit import bodies, by_hand, operations, options, paired, text, wait_until
+from tests.integration.pairing.kit import bodies, by_hand, operations, options, paired, text
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 UNLIMITED = timedelta(days=10_675_199, hours=2, minutes=48, seconds=5, microseconds=477_581)

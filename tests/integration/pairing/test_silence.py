@@ -21,7 +21,8 @@ from pairbus import ClientClosedError, PairedServiceBusClient, aio
 from pairbus.pairing.client.sync import PairedSender
 from pairbus.pairing.errors import NoBacklogQueuesError
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing.kit import options, text, wait_until
+from tests.integration.pairing.kit import options, text
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,8 @@ from pairbus.sdk import message_bytes
 from pairbus.spool.store import Append
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing import spool_process
-from tests.integration.pairing.kit import bodies, options, paired, text, wait_until
+from tests.integration.pairing.kit import bodies, options, paired, text
+from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -133,18 +132,11 @@ async def test_the_asynchronous_client_spools_starts_without_namespaces_and_goes
     async with made() as client:
         assert (client.backlog_queue_count, client.health()["orders"].spooled) == (0, 2)
         pair.secondary.restart()
-        await _until(lambda: client.backlog_queue_count == 2, "the queues are set up later")
-        await _until(lambda: client.health()["orders"].spooled == 0, "the backlog takes what is left")
+        await until(lambda: client.backlog_queue_count == 2, "the queues are set up later")
+        await until(lambda: client.health()["orders"].spooled == 0, "the backlog takes what is left")
         assert client.statistics().replayed_to_backlog == 2
         assert client.health()["orders"].state is Health.FAILED_OVER
     pair.primary.restart()
-
-
-async def _until(condition: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < until, what
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.promise("P52")
@@ -338,13 +330,12 @@ def outage(pair: Pair, root: Path, threads: int, rate: float, seconds: float) ->
         for _ in range(2):
             before = program.returned()
             wait_until(lambda: program.returned() > before + 2 * threads, "sends go on")  # noqa: B023 - waited for here
-            left = seconds / 3 - 0.5
-            threading.Event().wait(max(0.0, left))
+            time.sleep(seconds / 3 - 0.5)  # the outage lasts as long as the caller says
             program.kill()
             program.start()
         before = program.returned()
         wait_until(lambda: program.returned() > before + threads, "sends go on")
-        threading.Event().wait(max(0.0, seconds - (time.monotonic() - begun)))
+        time.sleep(max(0.0, seconds - (time.monotonic() - begun)))
         waiting = CliRunner().invoke(spool_command, ["list", str(root / "spool"), "--json"])
         pair.secondary.restart()
         pair.primary.restart()

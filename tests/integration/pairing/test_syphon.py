@@ -46,7 +46,8 @@ from pairbus.drain.message import BacklogMessage
 from pairbus.sdk import message_bytes, sections
 from pairbus.sdk.failures import Failure, classify
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.pairing.kit import bodies, by_hand, options, paired, take, text, wait_until
+from tests.integration.pairing.kit import bodies, by_hand, options, paired, take, text
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -16,7 +16,7 @@ import pytest
 from pairbus.sdk import sections
 from pairbus.sdk.browsing import browse
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.pairing.kit import options, paired, wait_until
+from tests.integration.pairing.kit import options, paired
 from tests.integration.pairing.syphon_process import (
     SyphonProcess,
     backlog_queue,
@@ -25,6 +25,7 @@ from tests.integration.pairing.syphon_process import (
     waiting,
 )
 from tests.payloads import message_id_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -14,10 +14,10 @@ from pairbus.pairing.parking import Follows, Passport
 from pairbus.sdk import message_bytes
 from pairbus.sdk.browsing import Browser
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.pairing.kit import wait_until
 from tests.integration.pairing.syphon_process import SyphonProcess, backlog_queue, wait_for_home, waiting
 from tests.payloads import message_id_of
 from tests.simulation.pair.model import original
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

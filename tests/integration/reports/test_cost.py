@@ -12,9 +12,6 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-
-pytest.importorskip("pyspark")
-
 from click.testing import CliRunner
 
 from pairbus.cli.reports.cost import cost

@@ -8,9 +8,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-pytest.importorskip("pyspark")
-
-
 from pairbus.cli.root import main
 from tests.integration.reports.ledger_kit import SCHEMA, row, write, write_table
 from tests.integration.spark.kit import small_session

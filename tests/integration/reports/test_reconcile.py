@@ -12,9 +12,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-
-pytest.importorskip("pyspark")
-
 from click.testing import CliRunner, Result
 
 from pairbus.cli.reports.reconcile import reconcile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -67,12 +67,6 @@ async def read_until(reader: asyncio.StreamReader, end: bytes) -> bytes:
 async def read_all(reader: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(WAIT_SECONDS):
         return await reader.read()
-
-
-async def wait_for(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():  # noqa: ASYNC110 - conditions of foreign objects ring no bell
-            await asyncio.sleep(0.001)
 
 
 async def read_cut(reader: asyncio.StreamReader) -> bytes:

@@ -20,8 +20,8 @@ from tests.integration.server.kit import (
     read_cut,
     read_until,
     serving,
-    wait_for,
 )
+from tests.waiting import until
 
 
 async def get(running: Running, target: str, *, address: tuple[str, int] | None = None) -> tuple[int, bytes]:
@@ -89,7 +89,7 @@ async def test_a_change_is_durable_before_it_is_answered(tmp_path: Path) -> None
         reader, writer = await connect(running.amqp)
         writer.write(b"PUT /q HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         waiting = asyncio.ensure_future(read_all(reader))
-        await wait_for(lambda: len(running.broker.requests) == 1)
+        await until(lambda: len(running.broker.requests) == 1)
         done, _ = await asyncio.wait([waiting], timeout=0.05)
         assert not done
 
@@ -176,7 +176,7 @@ async def test_who_asks_and_never_listens_is_not_read_for_ever(tmp_path: Path) -
         running.broker.http_body = b"z" * 200_000
         reader, writer = await connect(running.amqp)
         writer.write(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 2_000)
-        await wait_for(lambda: len(running.broker.requests) > 2)
+        await until(lambda: len(running.broker.requests) > 2)
         count = -1
         while count != len(running.broker.requests):
             count = len(running.broker.requests)

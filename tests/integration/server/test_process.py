@@ -23,6 +23,7 @@ from pairbus.form import FORM
 from pairbus.server.assemble import assemble
 from pairbus.server.config.options import Options
 from pairbus.server.server import Server
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 100
 pytestmark = pytest.mark.timeout(300)
@@ -66,13 +67,10 @@ def served(data: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], dict
 
 
 def wait_ready(path: Path) -> dict[str, str]:
-    """The log line comes a moment before the file: bounded by looks, not by time."""
-    for _ in range(WAIT_SECONDS * 1000):
-        if path.exists():
-            found: dict[str, str] = json.loads(path.read_text())
-            return found
-        threading.Event().wait(0.001)
-    raise AssertionError("no ready file")
+    """The log line comes a moment before the file."""
+    wait_until(path.exists, "the ready file is there")
+    found: dict[str, str] = json.loads(path.read_text())
+    return found
 
 
 def http_address(ready: dict[str, str]) -> str:

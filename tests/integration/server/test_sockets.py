@@ -28,9 +28,9 @@ from tests.integration.server.kit import (
     read_cut,
     read_until,
     serving,
-    wait_for,
 )
 from tests.unit.server.fakes import any_record, assemble_with, assembly, disk_error, options
+from tests.waiting import until
 
 HEADER = b"AMQP\x03\x01\x00\x00"
 
@@ -46,7 +46,7 @@ async def test_amqp_bytes_reach_the_broker_and_answers_come_back(tmp_path: Path)
         assert gateway.loopback
         assert not gateway.secure
         writer.close()
-        await wait_for(lambda: gateway.is_lost)
+        await until(lambda: gateway.is_lost)
 
 
 async def test_a_tongue_is_found_out_however_the_bytes_are_cut(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ async def test_a_tongue_is_found_out_however_the_bytes_are_cut(tmp_path: Path) -
             writer.write(HEADER[at : at + 1])
             await writer.drain()
             received = at + 1
-            await wait_for(lambda n=received: running.server.statistics().listener.received_bytes >= n)  # type: ignore[misc]
+            await until(lambda n=received: running.server.statistics().listener.received_bytes >= n)  # type: ignore[misc]
 
-        await wait_for(lambda: bool(running.broker.gateways) and running.broker.gateways[0].heard == HEADER)
+        await until(lambda: bool(running.broker.gateways) and running.broker.gateways[0].heard == HEADER)
 
         writer.close()
 
@@ -71,7 +71,7 @@ async def test_nothing_is_written_before_its_commit(tmp_path: Path) -> None:
         reader, writer = await connect(running.amqp)
         running.store.gate.clear()
         writer.write(HEADER + b"send")
-        await wait_for(lambda: running.server.statistics().driver.uncommitted_bytes == 12)
+        await until(lambda: running.server.statistics().driver.uncommitted_bytes == 12)
         waiting = asyncio.ensure_future(reader.read(100))
         done, _ = await asyncio.wait([waiting], timeout=0.05)
         assert not done
@@ -256,7 +256,7 @@ async def test_the_brokers_close_is_heard_whole_and_the_socket_ends(tmp_path: Pa
 
         assert await read_all(reader) == b"<" + HEADER + b"BYE>"
         writer.close()
-        await wait_for(lambda: running.server.statistics().listener.open_by_kind == {})
+        await until(lambda: running.server.statistics().listener.open_by_kind == {})
 
 
 async def test_rule_19_settlements_are_read_although_the_peer_went_without_reading(tmp_path: Path) -> None:
@@ -264,9 +264,7 @@ async def test_rule_19_settlements_are_read_although_the_peer_went_without_readi
         sock = socket.create_connection(running.amqp)
         hello = HEADER + b"OPEN"
         sock.sendall(hello)
-        await wait_for(
-            lambda: len(running.broker.gateways) == 1 and running.broker.gateways[0].heard == hello
-        )
+        await until(lambda: len(running.broker.gateways) == 1 and running.broker.gateways[0].heard == hello)
         gateway = running.broker.gateways[0]
         # The server does not read while the client writes its last words and resets the connection.
         running.store.gate.clear()
@@ -280,7 +278,7 @@ async def test_rule_19_settlements_are_read_although_the_peer_went_without_readi
         running.store.gate.set()
         running.server.wake()
 
-        await wait_for(lambda: gateway.is_lost)
+        await until(lambda: gateway.is_lost)
 
         assert gateway.heard == hello + b"settled"
 
@@ -316,7 +314,7 @@ async def test_connections_beyond_the_limit_are_refused_and_room_is_given_back(t
         third.write(HEADER)
         assert await read_cut(third_reader) == b""
         pairs[0][1].close()
-        await wait_for(lambda: sum(running.server.statistics().listener.open_by_kind.values()) == 1)
+        await until(lambda: sum(running.server.statistics().listener.open_by_kind.values()) == 1)
 
         reader, writer = await connect(running.amqp)
         writer.write(HEADER)
@@ -338,14 +336,14 @@ async def test_a_peer_that_does_not_read_gets_no_more_deliveries_until_it_does(t
         big = b"x" * (WRITE_BYTES_HIGH * 40)
         gateway.say(big)
         running.server.wake()
-        await wait_for(lambda: gateway.is_paused)
+        await until(lambda: gateway.is_paused)
         other_reader, other = await connect(running.amqp)
         other.write(HEADER)
         assert await read_until(other_reader, b">") == b"<" + HEADER + b">"
         async with asyncio.timeout(WAIT_SECONDS):
             assert await reader.readexactly(len(big)) == big
 
-        await wait_for(lambda: not gateway.is_paused)
+        await until(lambda: not gateway.is_paused)
         writer.close()
         other.close()
 
@@ -360,7 +358,7 @@ async def test_reading_stops_while_the_disk_is_behind_and_goes_on_after(tmp_path
         writing = asyncio.ensure_future(
             asyncio.get_running_loop().run_in_executor(None, _flood, running.amqp, sent)
         )
-        await wait_for(lambda: running.server.statistics().driver.reading_pauses == 1)
+        await until(lambda: running.server.statistics().driver.reading_pauses == 1)
         held = running.server.statistics().driver.uncommitted_bytes
         assert held <= 2 * 1024 * 1024
 
@@ -368,7 +366,7 @@ async def test_reading_stops_while_the_disk_is_behind_and_goes_on_after(tmp_path
 
         async with asyncio.timeout(WAIT_SECONDS):
             await writing
-        await wait_for(lambda: len(running.broker.gateways[1].heard) == sent + len(HEADER + b"OPEN"))
+        await until(lambda: len(running.broker.gateways[1].heard) == sent + len(HEADER + b"OPEN"))
         writer.close()
 
 
@@ -392,7 +390,7 @@ async def test_the_brokers_timers_fire(tmp_path: Path) -> None:
         now[0] = 1_005_000
         running.server.wake()
 
-        await wait_for(lambda: running.broker.ticks == [1_005_000])
+        await until(lambda: running.broker.ticks == [1_005_000])
 
 
 @pytest.mark.promise("B65")
@@ -401,19 +399,19 @@ async def test_a_step_of_the_clock_is_noticed_without_traffic(tmp_path: Path) ->
     async with serving(tmp_path, clock=lambda: now[0]) as running:
         running.broker.deadline = 9_000_000
         running.server.wake()
-        await wait_for(lambda: running.server.statistics().driver.turns >= 2)
+        await until(lambda: running.server.statistics().driver.turns >= 2)
 
         now[0] = 9_000_001
 
-        await wait_for(lambda: running.broker.ticks == [9_000_001])
+        await until(lambda: running.broker.ticks == [9_000_001])
 
 
 async def test_housekeeping_restates_old_records_through_the_namespace(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         running.store.to_restate = [any_record() for _ in range(450)]
 
-        await wait_for(lambda: len(running.broker.namespace.restated) == 450)
-        await wait_for(lambda: running.store.synced.count("SequenceAdvanced") == 450)
+        await until(lambda: len(running.broker.namespace.restated) == 450)
+        await until(lambda: running.store.synced.count("SequenceAdvanced") == 450)
 
 
 async def test_stop_says_good_bye_makes_everything_durable_and_leaves_nothing(tmp_path: Path) -> None:
@@ -422,7 +420,7 @@ async def test_stop_says_good_bye_makes_everything_durable_and_leaves_nothing(tm
         writer.write(HEADER + b"OPEN")
         await read_until(reader, b">")
         writer.write(b"last")
-        await wait_for(lambda: running.broker.gateways[0].heard.endswith(b"last"))
+        await until(lambda: running.broker.gateways[0].heard.endswith(b"last"))
         stopping = asyncio.ensure_future(running.server.stop())
 
         assert await read_all(reader) == b"<last>closed:amqp:connection:forced"
@@ -442,7 +440,7 @@ async def test_reading_stops_when_a_little_input_is_stored_many_times_over(tmp_p
         running.store.gate.clear()
         running.store.staged_size = 1 << 30
         writer.write(HEADER)
-        await wait_for(lambda: running.server.statistics().driver.reading_pauses == 1)
+        await until(lambda: running.server.statistics().driver.reading_pauses == 1)
 
         running.store.gate.set()
 
@@ -479,13 +477,13 @@ async def test_when_all_clients_have_gone_nothing_is_left(tmp_path: Path) -> Non
                 await read_until(reader, b">")
                 writer.close()
                 await writer.wait_closed()
-        await wait_for(lambda: running.server.statistics().listener.open_by_kind == {})
+        await until(lambda: running.server.statistics().listener.open_by_kind == {})
 
         registry = running.server._registry
         assert registry is not None
         assert not registry._timed
         assert not registry._connections
-        await wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
         assert all(gateway.is_lost and gateway.context is None for gateway in running.broker.gateways)
 
 

@@ -21,6 +21,8 @@ from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.pool import READY_MIN
 from pairbus.storage.log.store import FIRST_SEGMENT_BYTES, LogStore
 from pairbus.storage.tools.inspect import check
+from tests.integration.server import full_disk
+from tests.small_disk import own_mounts
 from tests.unit.storage.helpers import commit, numbers, replay, send
 
 WAIT_SECONDS = 50.0
@@ -263,36 +265,14 @@ def test_create_leaves_nothing_behind_when_there_is_no_space(tmp_path: Path) -> 
     files.unlock()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "small"
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small disk needs root")
-    yield directory
-    subprocess.run(["umount", str(directory)], check=True)
-
-
 @pytest.mark.promise("B12")
-def test_a_really_full_disk_refuses_sends_and_recovers(small_disk: Path) -> None:
-    store = LogStore.open(small_disk / "data", segment_bytes=64 * 1024, reserve_bytes=32 * 1024)
-    replay(store)
-    number = 0
-    while store.has_room(5000):
-        number += 1
-        send(store, number, 5000)
-        commit(store)
-        assert number < 1000
-    assert number > 100
-    assert not store.has_room(5000)
-    (small_disk / "data" / "lock").read_text()
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    pool = store._pool
-    with pool._changed:
-        assert pool._changed.wait_for(lambda: not pool.is_full, WAIT_SECONDS)
-    assert store.has_room(5000)
-    store.close()
-    store = LogStore.open(small_disk / "data", segment_bytes=64 * 1024)
-    assert numbers(replay(store)) == list(range(1, number + 1))
-    store.close()
+def test_a_really_full_disk_refuses_sends_and_recovers(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*own_mounts(), sys.executable, "-m", full_disk.__name__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+    assert (done.returncode, done.stdout) == (0, "everything is there\n"), done.stderr

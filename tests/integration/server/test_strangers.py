@@ -14,7 +14,8 @@ from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.layers.http import REFUSALS_MAX, HttpLayer
 from pairbus.server.sockets.registry import LOGGED_BURST, SPARE_SLOTS, Limits
 from pairbus.server.sockets.strangers import READ_BYTES
-from tests.integration.server.kit import Running, connect, read_all, read_cut, read_until, serving, wait_for
+from tests.integration.server.kit import Running, connect, read_all, read_cut, read_until, serving
+from tests.waiting import until
 
 HEADER = b"AMQP\x03\x01\x00\x00"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -75,7 +76,7 @@ async def test_silent_sockets_do_not_cut_a_client_during_its_handshake(tmp_path:
         writer.write(HEADER)
         assert await read_until(reader, b">")
         silent = [await connect(running.amqp) for _ in range(50)]
-        await wait_for(lambda: running.server.statistics().listener.accepted == 51)
+        await until(lambda: running.server.statistics().listener.accepted == 51)
         writer.write(b"OPEN")
 
         assert await read_until(reader, b">") == b"<OPEN>"
@@ -126,11 +127,11 @@ async def test_requests_that_come_in_one_piece_are_answered_one_per_turn(tmp_pat
         client_reader, client = await open_client(running)
         reader, writer = await connect(running.amqp)
         writer.write(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000)
-        await wait_for(lambda: len(running.broker.requests) > 0)
+        await until(lambda: len(running.broker.requests) > 0)
         client.write(b"more")
         assert await read_until(client_reader, b">") == b"<more>"
         heard_after = len(running.broker.requests)
-        await wait_for(lambda: len(running.broker.requests) == 1_000)
+        await until(lambda: len(running.broker.requests) == 1_000)
 
         assert heard_after < 900
         for one in (client, writer):
@@ -167,13 +168,13 @@ async def test_a_strangers_socket_is_read_in_small_pieces(tmp_path: Path) -> Non
         registry = running.server._registry
         assert registry is not None
         _, stranger = await connect(running.amqp)
-        await wait_for(lambda: len(registry.strangers) == 1)
+        await until(lambda: len(registry.strangers) == 1)
         connection = next(iter(registry._connections))
         transport = connection._transport
         assert transport is not None
         assert transport.max_size == READ_BYTES  # type: ignore[attr-defined]
         stranger.write(HEADER + b"OPEN")
-        await wait_for(lambda: len(registry.strangers) == 0)
+        await until(lambda: len(registry.strangers) == 0)
         assert transport.max_size > READ_BYTES  # type: ignore[attr-defined]
         stranger.close()
 
@@ -201,7 +202,7 @@ async def test_a_visit_leaves_nothing_to_the_garbage_collector(name: str, tmp_pa
 
         async def visit_once() -> None:
             await loop.run_in_executor(None, visit, running.amqp, VISITS[name])
-            await wait_for(lambda: not registry._connections)
+            await until(lambda: not registry._connections)
             await asyncio.sleep(0)
 
         await visit_once()

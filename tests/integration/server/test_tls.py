@@ -14,15 +14,8 @@ from websockets.typing import Subprotocol
 
 from pairbus.server.layers.tls import HANDSHAKE_BYTES_MAX
 from pairbus.server.sockets.registry import Limits
-from tests.integration.server.kit import (
-    WAIT_SECONDS,
-    connect,
-    read_all,
-    read_cut,
-    read_until,
-    serving,
-    wait_for,
-)
+from tests.integration.server.kit import WAIT_SECONDS, connect, read_all, read_cut, read_until, serving
+from tests.waiting import until
 
 HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_SUBPROTOCOL = [Subprotocol("AMQPWSB10")]
@@ -42,7 +35,7 @@ async def test_amqp_inside_tls_with_the_certificate_checked(tmp_path: Path) -> N
         async with asyncio.timeout(WAIT_SECONDS):
             assert await reader.readexactly(len(big) + 3) == big + b"END"
         writer.close()
-        await wait_for(lambda: running.broker.gateways[0].is_lost)
+        await until(lambda: running.broker.gateways[0].is_lost)
 
 
 async def test_https_on_both_addresses(tmp_path: Path) -> None:
@@ -64,7 +57,7 @@ async def test_the_brokers_close_ends_tls_in_good_order(tmp_path: Path) -> None:
         # A truncated TLS stream would raise here.
         assert await read_all(reader) == b"<" + HEADER + b"BYE>"
         writer.close()
-        await wait_for(lambda: running.server.statistics().listener.open_by_kind == {})
+        await until(lambda: running.server.statistics().listener.open_by_kind == {})
 
 
 async def test_a_client_that_does_not_know_the_authority_goes_and_hurts_nobody(tmp_path: Path) -> None:
@@ -86,7 +79,7 @@ async def test_garbage_after_a_client_hello_costs_only_that_peer(tmp_path: Path)
         await read_all(reader)
         writer.close()
 
-        await wait_for(lambda: running.server.statistics().listener.refused_by_reason == {"protocol": 1})
+        await until(lambda: running.server.statistics().listener.refused_by_reason == {"protocol": 1})
 
 
 @pytest.mark.promise("M6")
@@ -104,7 +97,7 @@ async def test_a_handshake_that_never_ends_is_limited_in_bytes_and_time(tmp_path
 
         assert await read_cut(quiet_reader) == b""
 
-        await wait_for(lambda: running.server.statistics().listener.open_by_kind == {})
+        await until(lambda: running.server.statistics().listener.open_by_kind == {})
         assert running.broker.gateways == []
         writer.close()
         quiet.close()
@@ -129,7 +122,7 @@ async def test_websocket_carries_a_byte_stream_and_answers_pings(tmp_path: Path,
             assert client.subprotocol == "AMQPWSB10"
             await client.send(HEADER[:3])
             await client.send([HEADER[3:], b"OPEN"])
-            await wait_for(lambda: running.broker.gateways[0].heard == HEADER + b"OPEN")
+            await until(lambda: running.broker.gateways[0].heard == HEADER + b"OPEN")
             heard = b""
             async with asyncio.timeout(WAIT_SECONDS):
                 while not heard.endswith(b"OPEN>"):
@@ -149,7 +142,7 @@ async def test_websocket_carries_a_byte_stream_and_answers_pings(tmp_path: Path,
                     assert len(part) <= 64 * 1024
                     got += part
             assert got == big
-        await wait_for(lambda: running.broker.gateways[0].is_lost)
+        await until(lambda: running.broker.gateways[0].is_lost)
 
 
 async def test_websocket_with_an_encoded_dollar_sign_is_the_same_place(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -185,11 +184,3 @@ def _parent(pid: int) -> int:
     with suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     return 0
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait for a condition, at most so long."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.1)

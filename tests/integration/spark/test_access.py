@@ -6,9 +6,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql import Row
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType

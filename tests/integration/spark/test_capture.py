@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyarrow import dataset
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,7 +19,8 @@ from pairbus.spark import compact, settle
 from pairbus.spark.capture.compaction import Compacted
 from pairbus.spark.capture.stream import CaptureOptions, run_capture
 from tests.integration.spark.contract import Bus, ids, running_bus
-from tests.integration.spark.kit import despite_slow_workers, small_session, wait_until
+from tests.integration.spark.kit import despite_slow_workers, small_session
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -148,7 +146,7 @@ def kill_and_restart(bus: Bus, tmp_path: Path, kills: int) -> None:
             stdout=subprocess.DEVNULL,
         )
         try:
-            wait_until(lambda: has_more(out, seen), CAPTURE_SECONDS, f"it captures, {kill}")  # noqa: B023
+            wait_until(lambda: has_more(out, seen), f"it captures, {kill}", CAPTURE_SECONDS)  # noqa: B023
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import AccessRights, AuthorizationRule
 from pyspark.sql.streaming.datasource import ReadMaxRows

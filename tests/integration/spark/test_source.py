@@ -10,9 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from azure.servicebus import ServiceBusReceiveMode, ServiceBusSubQueue
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -30,7 +27,8 @@ from tests.integration.spark.contract import (
     running_bus,
     to_the_end,
 )
-from tests.integration.spark.kit import event_log, small_session, wait_until
+from tests.integration.spark.kit import event_log, small_session
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -178,7 +176,7 @@ def test_the_source_says_so_when_it_finds_another_consumer_and_settles_what_is_l
             return dict(report or {})
 
         try:
-            wait_until(lambda: told().get("owed") == told().get("taken") == 1, STREAM_SECONDS, "it says so")
+            wait_until(lambda: told().get("owed") == told().get("taken") == 1, "it says so", STREAM_SECONDS)
         finally:
             query.stop()
         assert told()["entity"] == queue

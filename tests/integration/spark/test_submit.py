@@ -14,11 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pyspark")
-
 import pyspark
+import pytest
 
 from pairbus.spark.java import find_java
 from tests.integration.spark.contract import Bus, ids, key_is_nowhere_below, running_bus

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusSubQueue
 
-pytest.importorskip("pyspark")
-
 from pairbus.spark.drain.driver import SyphonOptions, run_syphon
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.spark.kit import (
@@ -27,9 +25,9 @@ from tests.integration.spark.kit import (
     read_subscription,
     send_payloads,
     small_session,
-    wait_until,
     workers_of,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -122,15 +120,16 @@ def test_workers_and_driver_are_killed_and_everything_comes_home(pair: Pair) -> 
         command, cwd=ROOT, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
     )
     try:
-        wait_until(lambda: home(pair) > 20, 300, "the first messages are home")
+        wait_until(lambda: home(pair) > 20, "the first messages are home", 300, pause=0.1)
         victim = workers_of(driver.pid)[0]
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: victim not in workers_of(driver.pid), 60, "the worker that pumps is dead")
+        wait_until(lambda: victim not in workers_of(driver.pid), "the worker that pumps is dead", 60)
         before = home(pair)
         wait_until(
             lambda: home(pair) > min(before + 100, messages // 2 - 100),
-            300,
             "the syphon goes on without its worker",
+            300,
+            pause=0.1,
         )
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
@@ -190,10 +189,12 @@ def test_a_continuous_syphon_waits_on_long_polls_and_stops_cleanly(pair: Pair) -
     try:
         with pair.secondary.client() as client:
             send_payloads(client, BACKLOG[1], [parked("plain", f"m{n}", b"x") for n in range(20)])
-        wait_until(lambda: home(pair) == 20, 300, "the backlog is home")
+        wait_until(lambda: home(pair) == 20, "the backlog is home", 300, pause=0.1)
         with pair.secondary.client() as client:
             send_payloads(client, BACKLOG[2], [parked("plain", "later", b"x")])
-        wait_until(lambda: home(pair) == 21, 300, "a message that came while all was quiet is home")
+        wait_until(
+            lambda: home(pair) == 21, "a message that came while all was quiet is home", 300, pause=0.1
+        )
     finally:
         stop.set()
         runner.join(200)

@@ -18,11 +18,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("pyspark")
-
 import pyarrow.parquet
+import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.message.whole import decode_message
@@ -31,16 +28,9 @@ from pairbus.sdk import message_bytes
 from pairbus.spark.connector.entity import Entity
 from pairbus.spark.connector.options import parse_source
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.spark.kit import (
-    copies,
-    look_at,
-    parked,
-    passport,
-    send_payloads,
-    wait_until,
-    workers_of,
-)
+from tests.integration.spark.kit import copies, look_at, parked, passport, send_payloads, workers_of
 from tests.spark_cluster import ROOT, SparkCluster, free_ports, packaged_environment
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(2_000), pytest.mark.slow]
 
@@ -278,8 +268,8 @@ def drain_and_kill(
     try:
         for number, of in enumerate(victims):
             enough = 20 + number * messages // 8
-            wait_until(functools.partial(is_home, pair, enough), RUN_SECONDS_MAX, "some are home")
-            wait_until(lambda of=of: bool(of(driver.pid)), RUN_SECONDS_MAX, "somebody pumps")  # type: ignore[misc]
+            wait_until(functools.partial(is_home, pair, enough), "some are home", RUN_SECONDS_MAX, pause=0.1)
+            wait_until(lambda of=of: bool(of(driver.pid)), "somebody pumps", RUN_SECONDS_MAX)  # type: ignore[misc]
             os.kill(of(driver.pid)[0], signal.SIGKILL)
         told, _ = driver.communicate(timeout=RUN_SECONDS_MAX)
     finally:
@@ -394,7 +384,7 @@ def test_connection_strings_are_in_no_page_log_plan_or_command_line(
             text=True,
         )
     try:
-        wait_until(lambda: is_home(pair, 50), RUN_SECONDS_MAX, "the backlog is home")
+        wait_until(lambda: is_home(pair, 50), "the backlog is home", RUN_SECONDS_MAX, pause=0.1)
         shown = read_all_pages(f"http://127.0.0.1:{page}")
         commands = "".join(
             file.read_bytes().replace(b"\0", b" ").decode(errors="replace") for file in command_lines()

@@ -6,15 +6,15 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 90.0
 
@@ -36,7 +36,7 @@ class BrokerProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        wait_for(self._ready.exists)
+        wait_until(self._ready.exists)
 
     def client(self) -> ServiceBusClient:
         return ServiceBusClient.from_connection_string(
@@ -46,13 +46,6 @@ class BrokerProcess:
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         return self.process.wait(WAIT_SECONDS)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < give_up_at, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:
@@ -93,7 +86,7 @@ def test_a_killed_broker_counts_nothing_twice_and_audits_everything(tmp_path: Pa
     with broker.client() as client:
         completed = work(client, first, 7)
     # The writer's turn comes every ten seconds; what it has written before the kill stays and is never written again.
-    wait_for(lambda: usage(data).get("settle") == 7)
+    wait_until(lambda: usage(data).get("settle") == 7)
     broker.end(signal.SIGKILL)
     assert usage(data) == {"connections": 0, "send": 20, "receive": 7, "settle": 7}
 

@@ -8,14 +8,14 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import websocket
+
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 60.0
 CALL_SECONDS = 120.0
@@ -50,17 +50,6 @@ def executable() -> str:
     )
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> Any:
-    """Wait for something true, with a bound; what it was."""
-    until = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < until, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
-
-
 class Browser:
     """One Chromium with a profile of its own, and one page in it."""
 
@@ -78,7 +67,7 @@ class Browser:
         command = [executable(), *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         port_file = self._profile / "DevToolsActivePort"
-        wait_for(lambda: port_file.exists() and port_file.read_text().count("\n"), "Chromium listens")
+        wait_until(lambda: port_file.exists() and port_file.read_text().count("\n"), "Chromium listens")
         port = port_file.read_text().split("\n")[0]
         pages = json.loads(urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=10).read())
         address = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
@@ -141,7 +130,7 @@ class Browser:
     def open(self, address: str) -> None:
         """Go to an address and wait until it has loaded."""
         self.call("Page.navigate", url=address)
-        wait_for(lambda: self.run("document.readyState") == "complete", f"{address} loads")
+        wait_until(lambda: self.run("document.readyState") == "complete", f"{address} loads")
 
     def run(self, script: str) -> Any:
         """The value of an expression, promises awaited."""
@@ -156,7 +145,7 @@ class Browser:
     def wait_text(self, wanted: str, selector: str = "body", seconds: float = WAIT_SECONDS) -> None:
         """Wait until a person reads this."""
         try:
-            wait_for(lambda: wanted in self.text(selector), "", seconds)
+            wait_until(lambda: wanted in self.text(selector), "", seconds)
         except AssertionError:
             raise AssertionError(
                 f"{wanted!r} not in {selector}: {self.text(selector)!r}; {self.errors}"
@@ -164,7 +153,7 @@ class Browser:
 
     def wait(self, expression: str, seconds: float = WAIT_SECONDS) -> Any:
         """Wait until an expression is true."""
-        return wait_for(
+        return wait_until(
             lambda: self.run(expression), f"{expression}; page says {self.text()!r}; {self.errors}", seconds
         )
 
@@ -175,7 +164,7 @@ class Browser:
             f"e.offsetParent !== null && e.textContent.includes({json.dumps(containing)})); "
             "if (found) found.click(); return Boolean(found); })()"
         )
-        wait_for(lambda: self.run(script), f"{selector} with {containing!r} to click")
+        wait_until(lambda: self.run(script), f"{selector} with {containing!r} to click")
 
     def fill(self, selector: str, value: str) -> None:
         """Type into a field as a person would: the page hears of it."""

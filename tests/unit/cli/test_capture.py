@@ -16,11 +16,8 @@ from click.testing import CliRunner
 from pairbus.cli import capture as command
 from pairbus.cli.capture import capture, entity_options
 from pairbus.errors import PairbusError, UsageError
-from pairbus.testing import Namespace
-
-pytest.importorskip("pyspark")
-
 from pairbus.spark.capture.stream import CaptureOptions, _Warnings
+from pairbus.testing import Namespace
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 

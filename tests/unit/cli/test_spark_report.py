@@ -135,7 +135,6 @@ def test_an_error_of_ours_in_a_worker_is_told_as_it_is() -> None:
 
 def test_a_java_process_that_was_killed_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its port is closed then: without a look at the process that would be told as a namespace that cannot be reached."""
-    pytest.importorskip("pyspark")
     monkeypatch.setattr("pairbus.spark.session.java_exit", lambda seconds: -9)
 
     with (

@@ -6,8 +6,6 @@ import gc
 import json
 import random
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,7 @@ from pairbus.pairing import journal as journals
 from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.journal import EventJournal, StatusReporter, read
 from pairbus.pairing.options import SendAvailabilityOptions
-
-WAIT_SECONDS = 30.0
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +39,6 @@ def make_state() -> PairingState:
 def statuses(path: Path) -> list[dict[str, object]]:
     lines = path.read_text().splitlines() if path.exists() else []
     return [line for line in map(json.loads, lines) if line["kind"] == "status"]
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    until = time.monotonic() + WAIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < until, "it did not happen"
-        threading.Event().wait(0.005)
 
 
 def test_a_healthy_entity_is_written_once_and_again_when_it_changes(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pairbus.errors import SpoolNotStored
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.spool.file import About
 from pairbus.spool.store import Append, Spool
+from tests.waiting import wait_until
 
 
 def entered(spool: Spool, text: str) -> Append:
@@ -104,10 +104,7 @@ def test_a_turn_to_write_goes_on_to_the_next_when_its_owner_is_interrupted(tmp_p
     mine.gate = gate = Interrupted()  # type: ignore[assignment]
     thread = threading.Thread(target=spool.commit, args=(other,), daemon=True)
     thread.start()
-    until = time.monotonic() + 30
-    while other.gate is None:
-        assert time.monotonic() < until
-        time.sleep(0.001)
+    wait_until(lambda: other.gate is not None, "the other one waits")
 
     with pytest.raises(KeyboardInterrupt):
         spool._wait(mine, gate)  # type: ignore[arg-type]

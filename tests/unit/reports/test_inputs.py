@@ -12,8 +12,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-pytest.importorskip("pyspark")
-
 from pairbus.errors import UsageError
 from pairbus.reports.bill.days import DAYS_MAX
 from pairbus.reports.engines import arrow

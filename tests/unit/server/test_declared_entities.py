@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 from dataclasses import replace
@@ -21,11 +20,11 @@ from pairbus.server.config.options import MEMORY, Options
 from pairbus.server.ready import ReadyInfo
 from pairbus.server.server import Server
 from pairbus.storage.memory import MemoryStore
+from tests.waiting import until
 
 CONFIG = """{"UserConfig": {"Namespaces": [{"Name": "contoso",
     "Queues": [{"Name": "orders"}, {"Name": "new", "Properties": {"ForwardTo": "later"}}],
     "Topics": [{"Name": "later", "Subscriptions": [{"Name": "all"}]}]}]}}"""
-POLLS_MAX = 3_000
 
 
 class Disk(MemoryStore):
@@ -105,12 +104,10 @@ async def test_a_running_broker_makes_declared_entities_when_there_is_room(
         namespace = namespace_of(made[0])
         assert namespace.find("orders") is None
         disk.is_full = False
-        for _ in range(POLLS_MAX):
-            if namespace.find("orders") is not None and b"orders" in disk.disk.contents:
-                break
-            await asyncio.sleep(0.01)
-        else:
-            pytest.fail("the declared entities were never made")
+        await until(
+            lambda: namespace.find("orders") is not None and b"orders" in disk.disk.contents,
+            "the declared entities are made",
+        )
     finally:
         await server.stop()
 

@@ -6,12 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 
-import pytest
-
 from pairbus.server.loop import Driver
 from tests.unit.server.fakes import FakeBroker, FakeStore
-
-ROUNDS_MAX = 10_000
+from tests.waiting import until
 
 
 class Far:
@@ -76,14 +73,6 @@ def driver(errors: list[Exception]) -> tuple[Driver, Told, Far]:
     )
     made.start()
     return made, broker, store.far
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(ROUNDS_MAX):
-        if is_so():
-            return
-        await asyncio.sleep(0.001)
-    pytest.fail("it never happened")
 
 
 async def test_bytes_that_have_come_are_told_to_the_broker_and_lead_to_a_turn() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from pairbus.server.committer import PendingOutput
 from pairbus.server.loop import Driver
 from tests.unit.server.fakes import FakeBroker, FakeStore, any_record
-
-ROUNDS_MAX = 10_000
+from tests.waiting import until
 
 
 class Ear:
@@ -72,13 +70,6 @@ class Node:
             self.output.append(word.encode())
         self.driver.received(1)
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        for _ in range(ROUNDS_MAX):
-            if is_so():
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError("it never happened")
-
     async def rounds(self) -> None:
         """Long enough for a turn."""
         for _ in range(10):
@@ -89,7 +80,7 @@ class Node:
 async def test_nothing_is_delivered_sealed_or_written_in_silence_and_then_it_goes_on() -> None:
     node = Node()
     node.say("a")
-    await node.until(lambda: node.ear.heard == [b"a"])
+    await until(lambda: node.ear.heard == [b"a"])
     await node.driver.wait_durable(10)
     node.may_write = False
     pumps = node.broker.pumps
@@ -105,7 +96,7 @@ async def test_nothing_is_delivered_sealed_or_written_in_silence_and_then_it_goe
 
     node.may_write = True
     node.driver.wake()
-    await node.until(lambda: node.ear.heard == [b"a", b"b"])
+    await until(lambda: node.ear.heard == [b"a", b"b"])
     assert node.store.synced == ["a", "b"]
     assert node.broker.pumps > pumps
     assert node.broker.ticks == [5_000]
@@ -117,20 +108,20 @@ async def test_answers_whose_commit_ends_in_silence_wait_and_keep_their_order() 
     node = Node()
     node.store.gate.clear()
     node.say("a")
-    await node.until(lambda: not node.store.staged)
+    await until(lambda: not node.store.staged)
     node.say("b")
     await node.rounds()
     node.may_write = False
     node.store.gate.set()
-    await node.until(lambda: node.store.synced == ["a"])
-    await node.until(lambda: node.driver.statistics().commits == 1)
+    await until(lambda: node.store.synced == ["a"])
+    await until(lambda: node.driver.statistics().commits == 1)
     assert node.ear.heard == []
     assert node.store.staged == ["b"]
     assert not await node.driver.wait_durable(0)
 
     node.may_write = True
     node.driver.wake()
-    await node.until(lambda: node.ear.heard == [b"a", b"b"])
+    await until(lambda: node.ear.heard == [b"a", b"b"])
     assert await node.driver.wait_durable(10)
     node.driver.stop()
 
@@ -140,14 +131,14 @@ async def test_a_lease_that_ends_between_two_sockets_stops_before_the_second() -
     node = Node()
     node.ear.closes_after = 2
     node.say("a", "b", "c", "d")
-    await node.until(lambda: len(node.ear.heard) == 2)
+    await until(lambda: len(node.ear.heard) == 2)
     await node.rounds()
     assert node.ear.heard == [b"a", b"b"]
     node.say("e")
     await node.rounds()
     node.may_write = True
     node.driver.wake()
-    await node.until(lambda: node.ear.heard == [b"a", b"b", b"c", b"d", b"e"])
+    await until(lambda: node.ear.heard == [b"a", b"b", b"c", b"d", b"e"])
     node.driver.stop()
 
 
@@ -169,7 +160,7 @@ async def test_the_clock_is_read_once_for_each_write_and_turn() -> None:
     await node.driver.wait_durable(10)
     before = node.asked
     node.say("a", "b", "c")
-    await node.until(lambda: len(node.ear.heard) == 3)
+    await until(lambda: len(node.ear.heard) == 3)
     assert node.asked - before <= 3 + 2  # the writes, the turn and the end of the commit
     node.driver.stop()
 
@@ -180,6 +171,6 @@ async def test_a_store_behind_a_network_is_never_committed_in_the_event_loop() -
         node.driver._commits_inline = commits_inline
         node.driver._inline_policy._quick = node.driver._inline_policy._small = 1_000
         node.say("a")
-        await node.until(lambda: node.ear.heard == [b"a"])  # noqa: B023 - it is awaited here
+        await until(lambda: node.ear.heard == [b"a"])  # noqa: B023 - it is awaited here
         assert (node.store.committers == ["pairbus-commit"]) is not commits_inline
         node.driver.stop()

@@ -3,9 +3,6 @@ from __future__ import annotations
 import re
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pairbus.errors import UsageError

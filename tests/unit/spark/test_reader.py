@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 

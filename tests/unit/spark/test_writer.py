@@ -17,9 +17,6 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 from pyarrow import parquet
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql import Row
 
 from pairbus.drain.message import BacklogMessage

@@ -20,6 +20,7 @@ from pairbus.server.cluster.reach import ask_name
 from pairbus.server.cluster.relay import MARK, Relay, Route, RouteKind
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
+from tests.waiting import until
 
 AMQP = b"AMQP\x00\x01\x00\x00"
 TLS = b"\x16\x03\x01\x00\x05hello"
@@ -130,12 +131,6 @@ async def pair(nodes: Callable[..., Node]) -> tuple[Node, Node]:
 async def soon(awaited: Awaitable[bytes]) -> bytes:
     async with asyncio.timeout(SECONDS_MAX):
         return await awaited
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
-        while not is_so():  # noqa: ASYNC110 - nothing tells when
-            await asyncio.sleep(0.005)
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from pairbus.spark.drain import source
 from pairbus.spark.drain.rows import MOVED, LedgerRow
 from pairbus.spark.drain.source import DrainReader, SharePartition
