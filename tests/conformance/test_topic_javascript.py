@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.test_javascript import HERE, RUN_SECONDS_MAX, modules, pytestmark
+from tests.conformance.test_javascript import modules, pytestmark, run_checks
 
 __all__ = ["modules", "pytestmark"]  # a fixture and marks: pytest finds them by name
 
@@ -15,22 +13,8 @@ CHECKS = 11
 
 
 def test_javascript_client_on_topics(namespace: Any, modules: Path) -> None:
-    environment = {
-        **os.environ,
-        "BUS": namespace.connection_string,
-        "NODE_EXTRA_CA_CERTS": str(namespace.ca_file),
-        "NODE_MODULES_HOME": str(modules),
-    }
-
-    finished = subprocess.run(
-        ["node", str(HERE / "topics.mjs")],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
+    passed = run_checks(
+        "topics.mjs", modules, BUS=namespace.connection_string, NODE_EXTRA_CA_CERTS=str(namespace.ca_file)
     )
 
-    print(finished.stdout, finished.stderr)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert finished.stdout.count("ok ") == CHECKS
+    assert passed == CHECKS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -133,41 +133,28 @@ def _held_messages_completed_when_time_is_up(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "promise"),
+    ("world", "plant", "promise"),
     [
-        (_complete_before_the_answer, "P34|P35"),
-        (_ledger_not_told_of_a_lost_lock, "P36"),
-        (_legacy_messages_not_known_again, "P36"),
-        (_ledger_not_asked, "P36"),
-        (_failed_sends_count_as_delivered, "P34|P35"),
+        (DrainWorld, _complete_before_the_answer, "P34|P35"),
+        (DrainWorld, _ledger_not_told_of_a_lost_lock, "P36"),
+        (DrainWorld, _legacy_messages_not_known_again, "P36"),
+        (DrainWorld, _ledger_not_asked, "P36"),
+        (DrainWorld, _failed_sends_count_as_delivered, "P34|P35"),
+        (SparkWorld, _complete_before_the_answer, "P34|P35"),
+        (SparkWorld, _failed_sends_count_as_delivered, "P34|P35"),
+        (SparkWorld, _rows_written_when_the_primary_answers, "P45"),
+        (SparkWorld, _held_messages_completed_when_time_is_up, "P34|P35"),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else None,
 )
 def test_a_planted_bug_in_the_drain_is_caught(
-    plant: object, promise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: type[DrainWorld],
+    plant: Callable[[pytest.MonkeyPatch], None],
+    promise: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert callable(plant)
     plant(monkeypatch)
     with pytest.raises(AssertionError, match=promise):
         for seed in range(60):
-            DrainWorld(seed, tmp_path / str(seed)).run()
-
-
-@pytest.mark.parametrize(
-    ("plant", "promise"),
-    [
-        (_complete_before_the_answer, "P34|P35"),
-        (_failed_sends_count_as_delivered, "P34|P35"),
-        (_rows_written_when_the_primary_answers, "P45"),
-        (_held_messages_completed_when_time_is_up, "P34|P35"),
-    ],
-    ids=lambda value: value.__name__.strip("_") if callable(value) else None,
-)
-def test_a_planted_bug_in_a_spark_task_is_caught(
-    plant: object, promise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert callable(plant)
-    plant(monkeypatch)
-    with pytest.raises(AssertionError, match=promise):
-        for seed in range(60):
-            SparkWorld(seed, tmp_path / str(seed)).run()
+            world(seed, tmp_path / str(seed)).run()

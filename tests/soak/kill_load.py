@@ -235,11 +235,11 @@ class Receiver(Actor):
             uid = self.saw(message, began, self.place)
             self.settle(receiver, message, uid, self.place)
 
-    def saw(self, message: Any, began: int, place: Place) -> str:
+    def saw(self, message: Any, began: int, place: Place, operation: Operation = Operation.DELIVERY) -> str:
         uid, is_intact = read_body(b"".join(message.body))
         uid = self.copy_of(uid)
         self.yard.history.add(
-            Operation.DELIVERY,
+            operation,
             began,
             actor=self.name,
             entity=self.entity,
@@ -348,14 +348,14 @@ class Drain(Receiver):
         for start in range(0, len(deferred), 50):
             began = self.yard.history.now()
             for message in receiver.receive_deferred_messages(deferred[start : start + 50]):
-                self.drained(message, began, Place.DEFERRED)
+                self.saw(message, began, Place.DEFERRED, Operation.DRAINED)
         left = len(lying) - len(deferred)
         while left:
             began = self.yard.history.now()
             messages = receiver.receive_messages(min(left, 250), max_wait_time=DRAIN_SECONDS_MAX)
             assert messages, f"{left} messages of {self.entity} can be seen and do not come"
             for message in messages:
-                self.drained(message, began, place)
+                self.saw(message, began, place, Operation.DRAINED)
             left -= len(messages)
 
     def empty_sessions(self, client: ServiceBusClient) -> None:
@@ -365,21 +365,6 @@ class Drain(Receiver):
             ) as receiver:
                 self.read_state(receiver, session)
                 self.empty_receiver(receiver, Place.MAIN)
-
-    def drained(self, message: Any, began: int, place: Place) -> None:
-        uid, is_intact = read_body(b"".join(message.body))
-        uid = self.copy_of(uid)
-        self.yard.history.add(
-            Operation.DRAINED,
-            began,
-            actor=self.name,
-            entity=self.entity,
-            uid=uid,
-            is_intact=is_intact,
-            sequence_number=message.sequence_number,
-            delivery_count=message.delivery_count,
-            place=place,
-        )
 
 
 def peek_all(receiver: Any) -> list[Any]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,18 +18,6 @@ from tests.waiting import wait_until
 
 KEY = "cHJpbWFyeS1rZXktb2YtdGhlLXJ1bGUtMDEyMzQ1Njc="
 BACKLOG = "contoso/x-servicebus-transfer/"
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair(Namespace("contoso", queues=["orders"]), Namespace("fabrikam")) as started:
-        yield started
 
 
 def parts(namespace: Namespace) -> dict[str, str]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusSubQueue
@@ -20,18 +17,6 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 BACKLOG = "contoso/x-servicebus-transfer/{}"
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair(Namespace("contoso", queues=["orders"]), Namespace("fabrikam")) as started:
-        yield started
 
 
 def unusable(events: list[Event]) -> list[tuple[str, bool]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
@@ -32,12 +31,6 @@ pytestmark = pytest.mark.timeout(600)
 SEND_SECONDS = 20
 SESSIONS = ("a", "b", "c")
 PROGRAM = str(Path(__file__).with_name("order_process.py"))
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
 
 
 @pytest.fixture

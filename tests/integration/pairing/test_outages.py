@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
@@ -27,12 +25,6 @@ SEND_SECONDS = 12
 """Half of it must suffice for a detour, on a busy machine too."""
 LATE_SECONDS_MAX = 30
 """By how much a machine may be busy with others where a time is promised."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
 
 
 @pytest.fixture

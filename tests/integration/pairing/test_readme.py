@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from pathlib import Path
@@ -19,12 +18,6 @@ pytestmark = pytest.mark.timeout(300)
 README = Path(__file__).parents[3] / "README.md"
 FIRST_SEND_SECONDS = 30.0
 """Bound of the first send after the kill on a slow machine; it takes some seconds."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
 
 
 def client_of_the_readme(pair: Pair) -> Any:

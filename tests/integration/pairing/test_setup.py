@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -27,18 +24,6 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 UNLIMITED = timedelta(days=10_675_199, hours=2, minutes=48, seconds=5, microseconds=477_581)
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair(Namespace("contoso", queues=["orders"]), Namespace("fabrikam")) as started:
-        yield started
 
 
 def kinds(events: list[Event], kind: Kind) -> list[str]:

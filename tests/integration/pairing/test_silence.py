@@ -41,12 +41,10 @@ SILENT = [
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ENTER_SECONDS", "ASK_SECONDS"):
         monkeypatch.setattr(f"pairbus.pairing.client.sender.{name}", float(TIMEOUT))
     monkeypatch.setattr("pairbus.pairing.client.setup.PROBE_SECONDS", float(TIMEOUT))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("pairbus").setLevel(logging.CRITICAL)
 
 

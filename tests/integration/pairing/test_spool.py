@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sqlite3
 import subprocess
@@ -40,12 +39,6 @@ from tests.integration.pairing.kit import bodies, options, paired, text
 from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path / "state"))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,12 +52,6 @@ pytestmark = pytest.mark.timeout(300)
 
 BACKLOG = "contoso/x-servicebus-transfer/0"
 KEY = "cHJpbWFyeS1rZXktb2YtdGhlLXJ1bGUtMDEyMzQ1Njc="
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
 
 
 @pytest.fixture

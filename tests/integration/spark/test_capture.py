@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ from pyspark.sql import SparkSession
 from pairbus.spark import compact, settle
 from pairbus.spark.capture.compaction import Compacted
 from pairbus.spark.capture.stream import CaptureOptions, run_capture
-from tests.integration.spark.contract import Bus, ids, running_bus
-from tests.integration.spark.kit import despite_slow_workers, small_session
+from tests.integration.spark.contract import Bus, ids
+from tests.integration.spark.kit import despite_slow_workers
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -27,17 +26,6 @@ pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[3]
 CAPTURE_SECONDS = 180
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return small_session()
-
-
-@pytest.fixture(scope="module")
-def bus() -> Iterator[Bus]:
-    with running_bus() as running:
-        yield running
 
 
 def captured(path: Path) -> list[str]:

@@ -6,7 +6,6 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,21 +17,10 @@ from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pairbus.spark.connector.options import COLUMNS, parse_sink
 from pairbus.spark.connector.sink import ServiceBusWriter
 from tests.integration.spark import dying
-from tests.integration.spark.contract import Bus, ids, running_bus, to_the_end
-from tests.integration.spark.kit import look_at, small_session
+from tests.integration.spark.contract import Bus, ids, to_the_end
+from tests.integration.spark.kit import look_at
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return small_session()
-
-
-@pytest.fixture(scope="module")
-def bus() -> Iterator[Bus]:
-    with running_bus() as running:
-        yield running
 
 
 def test_a_copy_over_tls_with_an_authority_of_ones_own_is_equal_bit_for_bit(

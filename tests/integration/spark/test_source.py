@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import urllib.request
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,24 +23,12 @@ from tests.integration.spark.contract import (
     key_is_nowhere_below,
     run_batches,
     run_to_files,
-    running_bus,
     to_the_end,
 )
-from tests.integration.spark.kit import event_log, small_session
+from tests.integration.spark.kit import event_log
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return small_session()
-
-
-@pytest.fixture(scope="module")
-def bus() -> Iterator[Bus]:
-    with running_bus() as running:
-        yield running
 
 
 @pytest.mark.promise("D4")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from tests.integration.web.kit import photograph
 from tests.postgres_kit import own_server
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with Browser(tmp_path / "profile") as running:
-        running.size(1280, 860)
-        yield running
-        assert running.errors == []
 
 
 def test_the_page_shows_owner_lease_nodes_and_standby_through_any_node(

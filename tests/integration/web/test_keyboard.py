@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from pairbus.testing import Namespace
 from tests.integration.web.chromium import Browser
-from tests.integration.web.kit import Traffic, enter, go, stocked
+from tests.integration.web.kit import Traffic, enter, go
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -21,27 +19,6 @@ LISTEN_IN = """window.__heard = []; new MutationObserver((changes) => {
     if (region && region.textContent) window.__heard.push(region.textContent);
   }
 }).observe(document.body, {subtree: true, childList: true, characterData: true})"""
-
-
-@pytest.fixture(scope="module")
-def namespace() -> Iterator[Namespace]:
-    with stocked() as running:
-        yield running
-
-
-@pytest.fixture
-def fresh() -> Iterator[Namespace]:
-    """For a test that takes away what the others look at."""
-    with stocked() as running:
-        yield running
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with Browser(tmp_path / "profile") as running:
-        running.size(1280, 860)
-        yield running
-        assert running.errors == []
 
 
 def press_enter(browser: Browser) -> None:

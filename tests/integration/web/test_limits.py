@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -16,14 +14,6 @@ from tests.integration.web.kit import HOSTILE, enter, go, photograph
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 MANY = 1_012
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with Browser(tmp_path / "profile") as running:
-        running.size(1280, 860)
-        yield running
-        assert running.errors == []
 
 
 @pytest.mark.promise("M12")

@@ -7,9 +7,7 @@ import math
 import os
 import time
 import urllib.request
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -23,33 +21,10 @@ from tests.integration.web.kit import (
     enter,
     go,
     photograph,
-    stocked,
     wait_quiet,
 )
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def namespace() -> Iterator[Namespace]:
-    """For tests that change little."""
-    with stocked() as running:
-        yield running
-
-
-@pytest.fixture
-def fresh() -> Iterator[Namespace]:
-    """For tests that change what the others show."""
-    with stocked() as running:
-        yield running
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with Browser(tmp_path / "profile") as running:
-        running.size(1280, 860)
-        yield running
-        assert running.errors == []
 
 
 @pytest.mark.promise("M6")

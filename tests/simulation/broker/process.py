@@ -325,11 +325,26 @@ class Process:
         self.ask_turn()
 
 
-class Absentminded(RecordLog):
+class Forgetter(RecordLog):
+    """A journal that can forget records."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def has_room(self, size: int) -> bool:
+        """See RecordLog."""
+        return self._store.has_room(size)
+
+    def read(self, location: int, size: int) -> bytes:
+        """See RecordLog."""
+        return self._store.read(location, size)
+
+
+class Absentminded(Forgetter):
     """A journal with a planted bug: it forgets every third change of settings."""
 
     def __init__(self, store: Store, namespace: Namespace) -> None:
-        self._store = store
+        super().__init__(store)
         self._namespace = namespace
         self._changes = 0
 
@@ -343,20 +358,12 @@ class Absentminded(RecordLog):
                     return
         self._store.append(record)
 
-    def has_room(self, size: int) -> bool:
-        """See RecordLog."""
-        return self._store.has_room(size)
 
-    def read(self, location: int, size: int) -> bytes:
-        """See RecordLog."""
-        return self._store.read(location, size)
-
-
-class Forgetful(RecordLog):
+class Forgetful(Forgetter):
     """A journal with a planted bug: it forgets every seventh removal."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._removals = 0
 
     def append(self, record: Record) -> None:
@@ -366,14 +373,6 @@ class Forgetful(RecordLog):
             if self._removals % 7 == 3:
                 return
         self._store.append(record)
-
-    def has_room(self, size: int) -> bool:
-        """See RecordLog."""
-        return self._store.has_room(size)
-
-    def read(self, location: int, size: int) -> bytes:
-        """See RecordLog."""
-        return self._store.read(location, size)
 
 
 def _speak(outputs: list[PendingOutput]) -> None:

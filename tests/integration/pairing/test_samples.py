@@ -7,10 +7,8 @@ while its entities are failed over, and must leave the same messages behind.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +19,6 @@ from pairbus import PairedServiceBusClient, SendAvailabilityOptions, aio
 from pairbus.testing import Namespace, Pair, Queue
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
 
 
 @pytest.fixture
