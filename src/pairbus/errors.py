@@ -11,9 +11,9 @@ out too. ``pairbus`` exports all that a program needs.
     │   └── RemoteProtocolError              they did; carries the condition to close with
     ├── Refusal                              the broker understood and says no
     │   ├── EntityNotFound · EntityDisabled · EntityAlreadyExists · InvalidEntity · InvalidRule
-    │   ├── MessageLockLost · SessionLockLost · MessageNotFound · SessionNotFound · SessionCannotBeLocked
+    │   ├── MessageLockLost · SessionLockLost · MessageNotFound · SessionCannotBeLocked
     │   ├── QuotaExceeded · MessageTooLarge · HeaderTooLarge · Unauthorized · NotAllowed · ArgumentError · FilterFailed
-    │   ├── NotSupported · OperationTimedOut · MalformedMessage
+    │   ├── NotSupported · MalformedMessage
     │   ├── UnknownTransaction · TransactionRolledBack · TransactionTimedOut
     │   └── ServerBusy                       retryable
     ├── StorageError                         StoreUnavailable · StoreCorrupt · StoreFailed (StoreFenced) · StoreFull
@@ -216,13 +216,6 @@ class SessionCannotBeLocked(Refusal):
         )
 
 
-class SessionNotFound(Refusal):
-    """No session fits the question."""
-
-    condition = "com.microsoft:session-not-found"
-    status = 204
-
-
 class MessageNotFound(Refusal):
     """No message has this sequence number in the state asked for."""
 
@@ -317,14 +310,6 @@ class TransactionTimedOut(Refusal):
 
     condition = "amqp:transaction:timeout"
     status = 408
-
-
-class OperationTimedOut(Refusal):
-    """What was waited for did not come in time."""
-
-    condition = "com.microsoft:timeout"
-    status = 408
-    retryable = True
 
 
 class ServerBusy(Refusal):

@@ -89,7 +89,7 @@ def _message(data: bytes) -> None:
     delivery_parts(blob, 0, 1, 2, 3, bytes(16), extras=extras)
     view = PropertiesView(blob)
     view.system("MessageId")
-    view.user_names()
+    view.user("n")
     view.body_bytes()
 
 

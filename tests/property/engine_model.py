@@ -279,10 +279,6 @@ class Life(Outbox):
             self.store.read(message.location, message.size),
         )
 
-    def entity_at(self, index: int) -> Entity | None:
-        entities = list(self.namespace._by_id.values())
-        return entities[index % len(entities)] if entities else None
-
 
 class History:
     """What outlives a process, as the test remembers it."""

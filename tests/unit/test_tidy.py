@@ -76,6 +76,18 @@ NAMES = {
     "witness": "mark",
     "witnessed": "marked",
 }
+# Where tests are skipped. Nothing else may be: a skip hides a broken setup, and what `make setup` installs is always there.
+SKIPS = {
+    "conformance/test_proton.py": "`make conformance` installs Qpid Proton",
+    "conformance/test_proton_transactions.py": "likewise",
+    "conformance/test_uamqp.py": "`make conformance` installs uAMQP, which does not exist for every Python",
+    "conftest.py": "tests marked `uncompiled`, on the compiled form",
+    "contract/test_store_full_disk.py": "long form only: mounts a disk, which needs root",
+    "integration/package/test_distribution.py": "long form only: needs a C compiler",
+    "simulation/test_broker_world.py": "`make sim SEED=n` replays one world",
+    "simulation/test_cluster_world.py": "likewise",
+    "small_disk.py": "a container that forbids mounts",
+}
 # As the whole name of a class.
 CLASSES = {"Letter": "BacklogMessage"}
 
@@ -156,3 +168,24 @@ def test_every_decision_is_listed(page: str) -> None:
     missing = [path.name for path in sorted(DECISIONS.glob("0*.md")) if path.name not in text]
 
     assert missing == []
+
+
+def test_every_picture_is_shown() -> None:
+    pages = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+    assert [file.name for file in (ROOT / "docs/images").iterdir() if file.name not in pages] == []
+
+
+def test_tests_are_skipped_only_where_a_reason_is_listed() -> None:
+    skip = re.compile(r"pytest\.skip\(|mark\.skip|importorskip\(|xfail\(")
+    tests = ROOT / "tests"
+    found = {str(path.relative_to(tests)) for path in tests.rglob("*.py") if skip.search(path.read_text())}
+
+    assert found == set(SKIPS)
+
+
+def test_a_test_that_waits_for_a_time_says_sleep() -> None:
+    """``tests.waiting`` waits for what a test expects; a sleep under another name would be overlooked."""
+    disguised = re.compile(r"Event\(\)\.wait\([^)]")
+
+    assert [path.name for path in (ROOT / "tests").rglob("*.py") if disguised.search(path.read_text())] == []

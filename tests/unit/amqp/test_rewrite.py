@@ -43,7 +43,7 @@ def test_changed_properties_touch_nothing_else() -> None:
     )
 
     view = PropertiesView(changed)
-    assert view.user_names() == ["c"]
+    assert list(view._users()) == ["c"]
     assert (view.system("Label"), view.system("ContentType"), view.system("ReplyToSessionId")) == (
         "new",
         "text/plain",
@@ -59,4 +59,4 @@ def test_sections_appear_and_disappear_with_their_content() -> None:
 
     assert PropertiesView(with_properties(bare, {}, {3: "s"})).system("Subject") == "s"
     assert with_properties(bare, {}, {}) == bare
-    assert PropertiesView(with_properties(scan(FULL).blob, {}, {})).user_names() == []
+    assert not PropertiesView(with_properties(scan(FULL).blob, {}, {}))._users()

@@ -15,7 +15,6 @@ from pairbus.storage.ports import SMALL_MESSAGE_BYTES
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
 
-SEGMENT = 4096
 RESERVE = 4000
 
 

@@ -46,7 +46,7 @@ class PropertiesView:
         self._blob = blob
         self._bare_at = middle + layout[8]
         self._changed = changed
-        self._user: dict[str, tuple[str, object]] | None = None
+        self._user: dict[str, object] | None = None
 
     def system(self, name: str) -> object:
         """A system property by its Service Bus or AMQP name in any case; None when unset or unknown."""
@@ -57,16 +57,11 @@ class PropertiesView:
 
     def user(self, name: str) -> object:
         """An application property by name in any case; None when unset."""
-        entry = self._users().get(name.lower())
-        return None if entry is None else entry[1]
+        return self._users().get(name.lower())
 
     def has_user(self, name: str) -> bool:
         """Whether an application property of that name is set, to null too."""
         return name.lower() in self._users()
-
-    def user_names(self) -> list[str]:
-        """Every application property's name as the sender wrote it."""
-        return [entry[0] for entry in self._users().values()]
 
     def body_bytes(self) -> bytes:
         """The content of all data sections; for other bodies the encoded value."""
@@ -85,7 +80,7 @@ class PropertiesView:
             return b""
         return b"".join(parts)
 
-    def _users(self) -> dict[str, tuple[str, object]]:
+    def _users(self) -> dict[str, object]:
         if self._user is None:
             self._user = {}
             try:
@@ -98,8 +93,7 @@ class PropertiesView:
             except (RemoteProtocolError, IndexError):
                 pairs = {}
             for key, raw in pairs.items():
-                name = key.decode("utf-8", "replace")
-                self._user[name.lower()] = (name, _value(raw))
+                self._user[key.decode("utf-8", "replace").lower()] = _value(raw)
         return self._user
 
 

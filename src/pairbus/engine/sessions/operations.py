@@ -9,7 +9,7 @@ from pairbus.engine.records import SessionStateSet
 from pairbus.errors import ArgumentError, NotAllowed, QuotaExceeded, SessionCannotBeLocked, SessionLockLost
 
 if TYPE_CHECKING:
-    from pairbus.engine.queues.consumer import Consumer
+    from pairbus.engine.queues.consumer import Consumer, Lock
     from pairbus.engine.queues.queue import Queue
     from pairbus.engine.sessions.table import Session, SessionTable
 
@@ -121,12 +121,7 @@ def give_up(queue: Queue, consumer: Consumer, now: int) -> None:
     session = consumer.session
     if session is None:
         return
-    locks = list(session.locks.values())
-    session.locks.clear()
-    for lock in locks:
-        lock.is_held = False
-    table.release(session)
-    for lock in locks:
+    for lock in _release(table, session):
         queue.give_back(lock.message, now)
     queue.context.dirty[queue.queue_id] = None
 
@@ -187,18 +182,23 @@ def lose_all(queue: Queue, now: int) -> None:
         _tell_lost(queue, holder)
 
 
+def _release(table: SessionTable, session: Session) -> list[Lock]:
+    """Free a session. Returns the locks of its unsettled messages, which nobody holds any more."""
+    locks = list(session.locks.values())
+    session.locks.clear()
+    for lock in locks:
+        lock.is_held = False
+    table.release(session)
+    return locks
+
+
 def _lose(queue: Queue, session: Session, now: int) -> None:
     """A session lock expired: its unsettled messages failed, its holder is detached (B29)."""
     table = _table(queue)
     holder = session.holder
     assert holder is not None, session.session_id
     queue.numbers.accessed_at = now  # it was in use as long as the session was held
-    locks = list(session.locks.values())
-    session.locks.clear()
-    for lock in locks:
-        lock.is_held = False
-    table.release(session)
-    for lock in locks:
+    for lock in _release(table, session):
         queue.fail(lock.message, b"", now)
     queue.context.dirty[queue.queue_id] = None
     _tell_lost(queue, holder)

@@ -131,7 +131,7 @@ class LeaseKeeper:
         self._ending: StorageError | None = None
         self._last: Callable[[], LastFrame] = _none
         self._is_over = False
-        self.renewals = self.failures = self.acquisitions = 0
+        self.renewals = self.failures = 0
         self._thread = threading.Thread(target=self._run, name=f"{entry.node}-lease", daemon=True)
 
     def start(self) -> None:
@@ -351,8 +351,6 @@ class LeaseKeeper:
             return
         with self._condition:
             self._lease.acquired(acquired, self._clock_ns())
-        if acquired is not None:
-            self.acquisitions += 1
 
     def _answered(self, connection: str) -> None:
         if self._failures[connection]:

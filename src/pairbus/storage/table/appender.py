@@ -113,8 +113,6 @@ class Appender:
         """How much was written since."""
         self.is_full = False
         """The database had no space for the whole reserve when last asked; read by the owner's thread."""
-        self.repetitions = 0
-        self.barriers = 0
 
     @property
     def spare_bytes(self) -> int:
@@ -193,7 +191,6 @@ class Appender:
                     if found == mark:
                         # It may be visible and yet on one disk alone, as after a restart of the database.
                         self._writer.barrier()
-                        self.barriers += 1
                         return
                 except OutcomeUnknown as error:
                     seconds = self._paused(f"frame {sequence}", seconds, error)
@@ -224,7 +221,6 @@ class Appender:
             ) from error
         if seconds:
             self._pause(seconds)
-        self.repetitions += 1
         return min(max(2 * seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
 
     def _retrying(self, what: str, work: Callable[[], object]) -> None:
@@ -273,7 +269,6 @@ class Appender:
             except OutcomeUnknown as error:
                 if patience is None:
                     return
-                self.repetitions += 1
                 patience.lost(error)
             except TableFailed as error:
                 raise StoreFailed(f"the reserve cannot be written: {error}") from error

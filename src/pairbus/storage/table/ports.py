@@ -218,7 +218,7 @@ class NodeEntry:
     state: str
     version: str
     asked: str = ""
-    """What an operator asked of it: one of ``REQUESTS``."""
+    """What an operator asked of it: ``REQUEST_NONE``, ``REQUEST_MOVE`` or ``REQUEST_DRAIN``."""
     age_ms: int = 0
     """Since its last report, by the database's clock."""
 
@@ -251,7 +251,6 @@ REQUEST_MOVE: Final = "move"
 """Give the shard to another node, once."""
 REQUEST_DRAIN: Final = "drain"
 """Give the shard up and do not take it until the request is taken back."""
-REQUESTS: Final = (REQUEST_NONE, REQUEST_MOVE, REQUEST_DRAIN)
 
 
 class NodeTable(Protocol):
