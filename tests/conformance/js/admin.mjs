@@ -5,12 +5,9 @@
 // The exit code is the number of failed checks.
 
 import assert from "node:assert/strict";
-import { createRequire } from "node:module";
-import { pathToFileURL } from "node:url";
+import { runChecks, sdk } from "./checks.mjs";
 
-// The packages are installed in a cache directory, not beside this file.
-const require = createRequire(pathToFileURL(`${process.env.NODE_MODULES_HOME ?? "."}/`));
-const { ServiceBusAdministrationClient } = require("@azure/service-bus");
+const { ServiceBusAdministrationClient } = sdk;
 
 const options = { retryOptions: { maxRetries: 0 } };
 const admin = new ServiceBusAdministrationClient(process.env.BUS, options);
@@ -217,16 +214,5 @@ const checks = {
   },
 };
 
-let failed = 0;
-const only = process.env.ONLY;
-for (const [name, check] of Object.entries(checks)) {
-  if (only && !name.includes(only)) continue;
-  try {
-    await check();
-    console.log(`ok ${name}`);
-  } catch (error) {
-    failed += 1;
-    console.log(`not ok ${name}: ${error.stack ?? error}`);
-  }
-}
+const failed = await runChecks(checks);
 process.exit(failed);

@@ -5,12 +5,9 @@
 // The exit code is the number of failed checks.
 
 import assert from "node:assert/strict";
-import { createRequire } from "node:module";
-import { pathToFileURL } from "node:url";
+import { require, runChecks, sdk } from "./checks.mjs";
 
-// The packages are installed in a cache directory, not beside this file.
-const require = createRequire(pathToFileURL(`${process.env.NODE_MODULES_HOME ?? "."}/`));
-const { ServiceBusClient, isServiceBusError } = require("@azure/service-bus");
+const { ServiceBusClient, isServiceBusError } = sdk;
 
 const queue = process.env.QUEUE;
 const sessionQueue = process.env.SESSION_QUEUE;
@@ -270,17 +267,6 @@ const checks = {
   },
 };
 
-let failed = 0;
-const only = process.env.ONLY;
-for (const [name, check] of Object.entries(checks)) {
-  if (only && !name.includes(only)) continue;
-  try {
-    await check();
-    console.log(`ok ${name}`);
-  } catch (error) {
-    failed += 1;
-    console.log(`not ok ${name}: ${error.stack ?? error}`);
-  }
-}
+const failed = await runChecks(checks);
 await client.close();
 process.exit(failed);

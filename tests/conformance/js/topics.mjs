@@ -5,12 +5,9 @@
 // The exit code is the number of failed checks.
 
 import assert from "node:assert/strict";
-import { createRequire } from "node:module";
-import { pathToFileURL } from "node:url";
+import { runChecks, sdk } from "./checks.mjs";
 
-// The packages are installed in a cache directory, not beside this file.
-const require = createRequire(pathToFileURL(`${process.env.NODE_MODULES_HOME ?? "."}/`));
-const { ServiceBusAdministrationClient, ServiceBusClient, isServiceBusError } = require("@azure/service-bus");
+const { ServiceBusAdministrationClient, ServiceBusClient, isServiceBusError } = sdk;
 
 const retryOptions = { maxRetries: 0, timeoutInMs: 10_000 };
 const client = new ServiceBusClient(process.env.BUS, { retryOptions });
@@ -226,17 +223,6 @@ const checks = {
   },
 };
 
-let failed = 0;
-const only = process.env.ONLY;
-for (const [name, check] of Object.entries(checks)) {
-  if (only && !name.includes(only)) continue;
-  try {
-    await check();
-    console.log(`ok ${name}`);
-  } catch (error) {
-    failed += 1;
-    console.log(`not ok ${name}: ${error.stack ?? error}`);
-  }
-}
+const failed = await runChecks(checks);
 await client.close();
 process.exit(failed);
