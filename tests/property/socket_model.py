@@ -7,7 +7,6 @@ and the client.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
@@ -32,13 +31,14 @@ from pairbus.server.sockets.registry import ConnectionRegistry, Limits
 from pairbus.server.sockets.turns import Turns
 from pairbus.storage.memory import MemoryStore
 from tests.simulation.wire import ClientConnection, ClientReceiver, ClientSession
+from tests.unit.server.fakes import FakeTransport
 
 NOW = 1_700_000_000_000
 WHOLE_MESSAGE_BYTES = 400_000
 """A window for so many bytes takes any message of the queue whole."""
 
 
-class KernelTransport(asyncio.Transport):
+class KernelTransport(FakeTransport):
     """asyncio's selector transport with a kernel buffer of a size that the test controls.
 
     Args:
@@ -54,14 +54,9 @@ class KernelTransport(asyncio.Transport):
         """What the kernel took and the client has not read."""
         self.is_paused = False
         """``pause_writing`` was called and ``resume_writing`` was not yet."""
-        self.is_read = True
-        self.is_ended = False
         self._buffer = bytearray()
         self._high, self._low = 64 * 1024, 16 * 1024
         self._calls_back_for_lists = calls_back_for_lists
-
-    def get_extra_info(self, name: str, default: object = None) -> Any:
-        return ("127.0.0.1", 50_000) if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert high is not None
@@ -104,26 +99,8 @@ class KernelTransport(asyncio.Transport):
             assert self.protocol is not None
             self.protocol.pause_writing()
 
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.is_ended = True
-
     def is_closing(self) -> bool:
         return self.is_ended
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def abort(self) -> None:
-        self.is_ended = True
-
-    def close(self) -> None:
-        self.is_ended = True
 
 
 class Layer(Protocol):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from pairbus.engine.ports import WallClock
 from pairbus.engine.records import Record, SequenceAdvanced
@@ -256,3 +257,33 @@ def disk_error() -> StoreFailed:
 
 def any_record() -> Record:
     return SequenceAdvanced(4, 1, 0)
+
+
+class FakeTransport(asyncio.Transport):
+    """A socket without a system: what is written to it is for the subclass to say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_read = True
+        self.is_ended = False
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:
+        return ("127.0.0.1", 50_000) if name == "peername" else default
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_ended = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def abort(self) -> None:
+        self.is_ended = True
+
+    def close(self) -> None:
+        self.is_ended = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.loop import Driver
 from pairbus.server.sockets.connection import UNREAD_BYTES_MAX, SocketConnection
 from pairbus.server.sockets.registry import ConnectionRegistry, Limits
-from tests.unit.server.fakes import FakeBroker, FakeStore
+from tests.unit.server.fakes import FakeBroker, FakeStore, FakeTransport
 
 UPGRADE = (
     b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -23,22 +22,17 @@ UPGRADE = (
 PUT_HEAD = b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
 
 
-class DeafTransport(asyncio.Transport):
+class DeafTransport(FakeTransport):
     """The socket of a peer that sends and never reads: whatever is written stays."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written = 0
         self._words: list[bytes] = []
-        self.is_read = True
-        self.is_ended = False
 
     @property
     def words(self) -> bytes:
         return b"".join(self._words)
-
-    def get_extra_info(self, name: str, default: object = None) -> Any:
-        return ("127.0.0.1", 50_000) if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         return None
@@ -54,26 +48,8 @@ class DeafTransport(asyncio.Transport):
         for data in list_of_data:
             self.write(data)
 
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.is_ended = True
-
     def is_closing(self) -> bool:
         return False
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def abort(self) -> None:
-        self.is_ended = True
-
-    def close(self) -> None:
-        self.is_ended = True
 
 
 class StillDriver:
