@@ -1,8 +1,9 @@
 """The broker's clock: the only place that asks what time it is.
 
 Rule 1: it never goes back, and it follows the wall clock forward at once (B20, B65).
-Rule 2: after the wall clock was set back it goes on at nine tenths of real speed until the wall has caught up, so
-        that no timer stops; lateness is at most a ninth of a timer's own length.
+Rule 2: after the wall clock was set back it goes on one hundredth slower than real time until the wall has caught up. So no
+        timer stops, and none is late by more than a hundredth of its own length: a lock, a life or a duplicate window that
+        begins meanwhile is as long as ever, for all that a client can tell (0144).
 Rule 3: dates that clients give or get are dates of the wall clock (``lead_ms``): the expiry of a token, the time of a scheduled
         message, the end of a lock. They are compared with another machine's clock; a clock that once was two hours ahead for a
         moment must not refuse every token, nor deliver early what is scheduled, for the next twenty.
@@ -22,8 +23,8 @@ Clock: TypeAlias = Callable[[], int]
 """Gives milliseconds since the Unix epoch, never fewer than it gave before."""
 
 NANOSECONDS_PER_MS: Final = 1_000_000
-SLEW_NUMERATOR: Final = 9
-SLEW_DENOMINATOR: Final = 10
+SLEW_NUMERATOR: Final = 99
+SLEW_DENOMINATOR: Final = 100
 
 
 class BrokerClock(WallClock):

@@ -119,6 +119,12 @@ def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path, name: str) 
         assemble(replace(options(tmp_path), store=None, audit=True), 1_000, MemoryStore())
 
 
+@pytest.mark.parametrize("text", ["null", "5", "[]", '"orders"'])
+def test_a_file_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected an object"):
+        read_declarations(text, lambda *_: "")
+
+
 def test_a_name_that_no_certificate_can_be_for_is_found_in_the_file() -> None:
     with pytest.raises(
         UsageError, match=r"PairBus.TlsNames\[1\] \(line 2\): 'bad name!' is neither a host name"

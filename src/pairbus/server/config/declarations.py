@@ -110,7 +110,11 @@ _CORRELATION: Final = {**CORRELATION_ELEMENTS, "Subject": "label"}
 
 def read_declarations(text: str, read_secret: ReadSecret) -> Declarations:
     """What the file's text declares. Raises UsageError naming key path and line."""
-    root = _object(parse(text), ("UserConfig", "PairBus"))
+    whole = parse(text)
+    if whole.value is None:
+        # Inside the file null stands for what is left out; a file that is nothing else declares nothing by mistake.
+        raise whole.fail("expected an object {…}")
+    root = _object(whole, ("UserConfig", "PairBus"))
     namespace: str | None = None
     entities: list[EntityDeclaration] = []
     if "UserConfig" in root:
