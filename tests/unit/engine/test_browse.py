@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.engine.queues.browse import check_deferred, delete_batch, lock_deferred, peek
+from pairbus.engine.queues.queue import Queue
 from pairbus.errors import EntityDisabled, MessageNotFound
 from pairbus.model.entity import RECEIVE_DISABLED, Settings
 from pairbus.model.message import DEFERRED
@@ -14,9 +15,7 @@ SESSIONS = Settings(requires_session=True)
 
 
 @pytest.mark.promise("B33")
-def test_peek_shows_every_state_and_changes_nothing() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_peek_shows_every_state_and_changes_nothing(bench: Bench, queue: Queue) -> None:
     for _ in range(3):
         bench.send(queue)
     bench.send(queue, scheduled_at=START + SECOND)
@@ -32,9 +31,7 @@ def test_peek_shows_every_state_and_changes_nothing() -> None:
     assert [message.delivery_count for message in found] == [1, 0, 0, 0]  # the first was deferred
 
 
-def test_peek_begins_at_a_number_and_passes_over_what_left() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_peek_begins_at_a_number_and_passes_over_what_left(bench: Bench, queue: Queue) -> None:
     for _ in range(4):
         bench.send(queue)
     queue.remove(queue.messages[3])
@@ -44,16 +41,14 @@ def test_peek_begins_at_a_number_and_passes_over_what_left() -> None:
     assert peek(queue, 5, 10, None) == []
 
 
-def test_peek_stays_within_an_answers_size_but_shows_at_least_one() -> None:
-    bench = Bench()
+def test_peek_stays_within_an_answers_size_but_shows_at_least_one(bench: Bench) -> None:
     queue = bench.queue("q", Settings(max_message_kb=2_000))
     for _ in range(3):
         bench.send(queue, "y" * 700_000)
     assert len(peek(queue, 1, 10, None)) == 1
 
 
-def test_peek_can_look_at_one_session() -> None:
-    bench = Bench()
+def test_peek_can_look_at_one_session(bench: Bench) -> None:
     queue = bench.queue("q", SESSIONS)
     for session_id in "abab":
         bench.send(queue, session_id=session_id)
@@ -61,8 +56,7 @@ def test_peek_can_look_at_one_session() -> None:
 
 
 @pytest.mark.promise("B34")
-def test_deferred_messages_are_reached_by_number_only_also_after_a_restart() -> None:
-    bench = Bench()
+def test_deferred_messages_are_reached_by_number_only_also_after_a_restart(bench: Bench) -> None:
     queue = bench.queue()
     bench.send(queue)
     queue.defer(bench.receive(queue), b"", bench.now)
@@ -77,9 +71,7 @@ def test_deferred_messages_are_reached_by_number_only_also_after_a_restart() -> 
 
 
 @pytest.mark.promise("B34")
-def test_an_abandoned_or_lapsed_deferred_message_stays_deferred() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_an_abandoned_or_lapsed_deferred_message_stays_deferred(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     queue.defer(bench.receive(queue), b"", bench.now)
     queue.abandon(lock_deferred(queue, [1], None, bench.now)[0], b"", bench.now)
@@ -94,8 +86,7 @@ def test_an_abandoned_or_lapsed_deferred_message_stays_deferred() -> None:
 
 
 @pytest.mark.promise("B29")
-def test_a_deferral_counts_as_a_delivery_and_the_count_is_durable() -> None:
-    bench = Bench()
+def test_a_deferral_counts_as_a_delivery_and_the_count_is_durable(bench: Bench) -> None:
     queue = bench.queue("q", Settings(max_delivery_count=2))
     bench.send(queue)
     queue.defer(bench.receive(queue), b"", bench.now)
@@ -112,9 +103,7 @@ def test_a_deferral_counts_as_a_delivery_and_the_count_is_durable() -> None:
     assert life.find("q").dead_letter.messages[1].delivery_count == 3
 
 
-def test_a_released_deferred_message_is_not_counted() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_released_deferred_message_is_not_counted(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     queue.defer(bench.receive(queue), b"", bench.now)
     queue.release(lock_deferred(queue, [1], None, bench.now)[0], bench.now)
@@ -123,9 +112,7 @@ def test_a_released_deferred_message_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("numbers", [[1, 3], [1, 1], [1, 2], [9]])
-def test_deferred_by_number_is_all_or_nothing(numbers: list[int]) -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_deferred_by_number_is_all_or_nothing(numbers: list[int], bench: Bench, queue: Queue) -> None:
     for _ in range(3):
         bench.send(queue)
     queue.defer(bench.receive(queue), b"", bench.now)
@@ -140,8 +127,7 @@ def test_deferred_by_number_is_all_or_nothing(numbers: list[int]) -> None:
     assert not queue.messages[1].lock_token
 
 
-def test_a_deferred_message_belongs_to_its_session() -> None:
-    bench = Bench()
+def test_a_deferred_message_belongs_to_its_session(bench: Bench) -> None:
     queue = bench.queue("q", SESSIONS)
     bench.send(queue, session_id="a")
     holder = bench.holder(queue, "a", 1)
@@ -156,8 +142,7 @@ def test_a_deferred_message_belongs_to_its_session() -> None:
     queue.complete(lock, bench.now)
 
 
-def test_receiving_by_number_obeys_the_entitys_status() -> None:
-    bench = Bench()
+def test_receiving_by_number_obeys_the_entitys_status(bench: Bench) -> None:
     queue = bench.queue("q", Settings(status=RECEIVE_DISABLED))
     with pytest.raises(EntityDisabled):
         lock_deferred(queue, [1], None, bench.now)
@@ -167,9 +152,7 @@ def test_receiving_by_number_obeys_the_entitys_status() -> None:
         delete_batch(queue, 1, START, None, bench.now)
 
 
-def test_batch_delete_takes_the_oldest_that_nobody_holds() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_batch_delete_takes_the_oldest_that_nobody_holds(bench: Bench, queue: Queue) -> None:
     for _ in range(3):
         bench.send(queue)
     bench.receive(queue)
@@ -183,8 +166,7 @@ def test_batch_delete_takes_the_oldest_that_nobody_holds() -> None:
     assert list(queue.messages) == [1, 4, 5]
 
 
-def test_batch_delete_can_keep_to_one_session() -> None:
-    bench = Bench()
+def test_batch_delete_can_keep_to_one_session(bench: Bench) -> None:
     queue = bench.queue("q", SESSIONS)
     for session_id in "abab":
         bench.send(queue, session_id=session_id)

@@ -6,6 +6,7 @@ import pytest
 
 from pairbus.engine.context import DUE_BURST_MAX
 from pairbus.engine.discard import Discard
+from pairbus.engine.queues.queue import Queue
 from pairbus.model.entity import Settings
 from tests.unit.engine.engine_kit import SECOND, START, Bench, gone
 
@@ -21,8 +22,7 @@ def _tick(bench: Bench) -> None:
 
 
 @pytest.mark.promise("B43", "B63")
-def test_messages_that_expire_together_go_a_burst_at_a_time() -> None:
-    bench = Bench()
+def test_messages_that_expire_together_go_a_burst_at_a_time(bench: Bench) -> None:
     queue = bench.queue(settings=Settings(dead_letter_on_expiration=True))
     for _ in range(COUNT):
         bench.send(queue, ttl_ms=SECOND)
@@ -36,9 +36,7 @@ def test_messages_that_expire_together_go_a_burst_at_a_time() -> None:
 
 
 @pytest.mark.promise("B41")
-def test_what_is_left_for_the_next_burst_is_not_delivered() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_what_is_left_for_the_next_burst_is_not_delivered(bench: Bench, queue: Queue) -> None:
     for _ in range(COUNT):
         bench.send(queue, ttl_ms=SECOND)
     _tick(bench)
@@ -47,9 +45,7 @@ def test_what_is_left_for_the_next_burst_is_not_delivered() -> None:
 
 
 @pytest.mark.promise("B43", "B63")
-def test_a_receiver_passes_over_expired_messages_a_burst_at_a_time() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_receiver_passes_over_expired_messages_a_burst_at_a_time(bench: Bench, queue: Queue) -> None:
     for _ in range(COUNT):
         bench.send(queue, ttl_ms=SECOND)
     alive = bench.send(queue)
@@ -65,8 +61,7 @@ def test_a_receiver_passes_over_expired_messages_a_burst_at_a_time() -> None:
 
 
 @pytest.mark.promise("B43", "B63")
-def test_the_holder_of_a_session_passes_over_expired_messages_a_burst_at_a_time() -> None:
-    bench = Bench()
+def test_the_holder_of_a_session_passes_over_expired_messages_a_burst_at_a_time(bench: Bench) -> None:
     queue = bench.queue(settings=Settings(requires_session=True))
     for _ in range(COUNT):
         bench.send(queue, session_id="s", ttl_ms=SECOND)
@@ -101,8 +96,7 @@ def test_a_receiver_that_waits_for_a_session_passes_over_expired_messages_a_burs
 
 
 @pytest.mark.promise("B45", "B63")
-def test_messages_that_fall_due_together_arrive_a_burst_at_a_time_and_in_order() -> None:
-    bench = Bench()
+def test_messages_that_fall_due_together_arrive_a_burst_at_a_time_and_in_order(bench: Bench) -> None:
     queue = bench.queue()
     for _ in range(COUNT):
         bench.send(queue, scheduled_at=START + SECOND)
@@ -116,8 +110,7 @@ def test_messages_that_fall_due_together_arrive_a_burst_at_a_time_and_in_order()
 
 
 @pytest.mark.promise("B31", "B63")
-def test_locks_that_expire_together_end_a_burst_at_a_time() -> None:
-    bench = Bench()
+def test_locks_that_expire_together_end_a_burst_at_a_time(bench: Bench) -> None:
     queue = bench.queue(settings=Settings(lock_duration_ms=5 * SECOND))
     for _ in range(COUNT):
         bench.send(queue)
@@ -136,8 +129,7 @@ def test_locks_that_expire_together_end_a_burst_at_a_time() -> None:
 
 @pytest.mark.promise("B63", "B66")
 @pytest.mark.parametrize("kind", ["queue", "sessions", "subscription"])
-def test_what_a_deleted_entity_held_is_freed_a_part_at_a_time(kind: str) -> None:
-    bench = Bench()
+def test_what_a_deleted_entity_held_is_freed_a_part_at_a_time(kind: str, bench: Bench) -> None:
     bench.namespace._discard = Discard(100)
     topic = bench.topic("t")
     if kind == "subscription":
@@ -170,9 +162,8 @@ def test_what_a_deleted_entity_held_is_freed_a_part_at_a_time(kind: str) -> None
 
 
 @pytest.mark.promise("B43", "B63")
-def test_messages_of_many_queues_that_expire_together_go_a_burst_at_a_time() -> None:
+def test_messages_of_many_queues_that_expire_together_go_a_burst_at_a_time(bench: Bench) -> None:
     """As do the copies of one message in a thousand subscriptions whose receivers are away."""
-    bench = Bench()
     each, count = DUE_BURST_MAX // 20, 60
     queues = [bench.queue(f"q{number}") for number in range(count)]
     for queue in queues:

@@ -40,8 +40,7 @@ def _full(bench: Bench) -> None:
 
 
 @pytest.mark.promise("B63")
-def test_creating_an_entity_looks_at_no_other() -> None:
-    bench = Bench()
+def test_creating_an_entity_looks_at_no_other(bench: Bench) -> None:
     _full(bench)
     counted = bench.namespace._by_id = Counted(bench.namespace._by_id)
 
@@ -51,8 +50,7 @@ def test_creating_an_entity_looks_at_no_other() -> None:
 
 
 @pytest.mark.promise("B63")
-def test_a_page_of_a_list_looks_at_the_entities_of_the_page() -> None:
-    bench = Bench()
+def test_a_page_of_a_list_looks_at_the_entities_of_the_page(bench: Bench) -> None:
     _full(bench)
     directory = bench.namespace._directory
     counted = directory._by_path = Counted(directory._by_path)
@@ -63,8 +61,7 @@ def test_a_page_of_a_list_looks_at_the_entities_of_the_page() -> None:
     assert counted.looks == 10
 
 
-def test_lists_are_in_the_order_of_names_however_entities_come_and_go() -> None:
-    bench = Bench()
+def test_lists_are_in_the_order_of_names_however_entities_come_and_go(bench: Bench) -> None:
     directory = Directory()
     chosen = random.Random(7)
     kinds = (QUEUE, TOPIC, SUBSCRIPTION)
@@ -86,8 +83,7 @@ def test_lists_are_in_the_order_of_names_however_entities_come_and_go() -> None:
     assert {id(entity) for entity in directory.all()} == {id(entity) for entity in there.values()}
 
 
-def test_an_entity_that_was_replaced_under_its_path_is_not_removed_with_its_successor() -> None:
-    bench = Bench()
+def test_an_entity_that_was_replaced_under_its_path_is_not_removed_with_its_successor(bench: Bench) -> None:
     directory = Directory()
     old = Entity(bench.namespace.context, 1, QUEUE, "Orders", Settings(), None)
     new = Entity(bench.namespace.context, 2, TOPIC, "orders", Settings(), None)

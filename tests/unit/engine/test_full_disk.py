@@ -8,6 +8,7 @@ import pytest
 
 from pairbus.engine.namespace import SMALL_RECORD_BYTES
 from pairbus.engine.queues.due import ROOM_RETRY_MS
+from pairbus.engine.queues.queue import Queue
 from pairbus.engine.records import MessageStored
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import QuotaExceeded
@@ -23,8 +24,7 @@ def stored(bench: Bench) -> int:
 
 @pytest.mark.promise("B12")
 @pytest.mark.parametrize("kind", [QUEUE, TOPIC, SUBSCRIPTION])
-def test_a_disk_without_room_refuses_new_entities_in_words(kind: int) -> None:
-    bench = Bench()
+def test_a_disk_without_room_refuses_new_entities_in_words(kind: int, bench: Bench) -> None:
     bench.topic("t")
     path = {QUEUE: "new", TOPIC: "new", SUBSCRIPTION: "t/Subscriptions/new"}[kind]
     settings = Settings(rules=(TRUE_RULE,)) if kind == SUBSCRIPTION else Settings()
@@ -41,8 +41,7 @@ def test_a_disk_without_room_refuses_new_entities_in_words(kind: int) -> None:
 
 
 @pytest.mark.promise("B12")
-def test_a_limit_that_was_reached_is_named() -> None:
-    bench = Bench()
+def test_a_limit_that_was_reached_is_named(bench: Bench) -> None:
     queue = bench.entity("q")
     bench.journal.room = 0
     limit = "--store-max-mb 64"
@@ -59,8 +58,7 @@ def test_a_limit_that_was_reached_is_named() -> None:
 
 
 @pytest.mark.promise("B12")
-def test_small_changes_of_settings_need_no_room_and_long_ones_do() -> None:
-    bench = Bench()
+def test_small_changes_of_settings_need_no_room_and_long_ones_do(bench: Bench) -> None:
     queue = bench.entity("q")
     bench.topic("t")
     subscription = bench.subscription("t/Subscriptions/s")
@@ -82,9 +80,7 @@ def test_small_changes_of_settings_need_no_room_and_long_ones_do() -> None:
 
 
 @pytest.mark.promise("B12", "B45")
-def test_scheduled_messages_wait_for_room_and_arrive_when_it_is_back() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_scheduled_messages_wait_for_room_and_arrive_when_it_is_back(bench: Bench, queue: Queue) -> None:
     for number in range(3):
         bench.send(queue, number, scheduled_at=START + SECOND)
     bench.journal.room = 0
@@ -103,8 +99,7 @@ def test_scheduled_messages_wait_for_room_and_arrive_when_it_is_back() -> None:
 
 
 @pytest.mark.promise("B12")
-def test_a_schedule_that_waits_for_room_holds_up_no_other_deadline() -> None:
-    bench = Bench()
+def test_a_schedule_that_waits_for_room_holds_up_no_other_deadline(bench: Bench) -> None:
     queue = bench.queue(settings=Settings(lock_duration_ms=5 * SECOND))
     bench.send(queue, "locked")
     bench.receive(queue)
@@ -119,8 +114,7 @@ def test_a_schedule_that_waits_for_room_holds_up_no_other_deadline() -> None:
 
 @pytest.mark.promise("B12", "B50")
 @pytest.mark.parametrize("target", ["queue", "topic"])
-def test_forwarding_waits_for_room_and_sets_nothing_aside(target: str) -> None:
-    bench = Bench()
+def test_forwarding_waits_for_room_and_sets_nothing_aside(target: str, bench: Bench) -> None:
     if target == "topic":
         bench.topic("target")
         for name in "ab":
@@ -144,8 +138,7 @@ def test_forwarding_waits_for_room_and_sets_nothing_aside(target: str) -> None:
 
 
 @pytest.mark.promise("B12", "B15")
-def test_what_falls_due_at_a_topic_waits_for_room_for_all_copies() -> None:
-    bench = Bench()
+def test_what_falls_due_at_a_topic_waits_for_room_for_all_copies(bench: Bench) -> None:
     topic = bench.topic("t")
     for name in "abc":
         bench.subscription(f"t/Subscriptions/{name}")
@@ -162,8 +155,7 @@ def test_what_falls_due_at_a_topic_waits_for_room_for_all_copies() -> None:
 
 
 @pytest.mark.promise("B12")
-def test_session_state_leaves_the_reserve_of_a_full_disk_alone() -> None:
-    bench = Bench()
+def test_session_state_leaves_the_reserve_of_a_full_disk_alone(bench: Bench) -> None:
     queue = bench.queue(settings=Settings(requires_session=True))
     holder = bench.holder(queue, "s")
     assert holder.session is not None

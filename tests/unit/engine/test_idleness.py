@@ -241,8 +241,7 @@ def test_every_function_of_the_engine_is_use_or_known_not_to_be() -> None:
 
 @pytest.mark.promise("B1")
 @pytest.mark.parametrize("name", USES)
-def test_whatever_a_client_does_keeps_an_entity(name: str) -> None:
-    bench = Bench()
+def test_whatever_a_client_does_keeps_an_entity(name: str, bench: Bench) -> None:
     act = USES[name](bench)
     entity = bench.find("q")
     bench.wait(LATER_MS)
@@ -255,8 +254,7 @@ def test_whatever_a_client_does_keeps_an_entity(name: str) -> None:
 
 @pytest.mark.promise("B1")
 @pytest.mark.parametrize("deletes", [False, True])
-def test_an_attached_receiver_keeps_an_entity_however_little_it_takes(deletes: bool) -> None:
-    bench = Bench()
+def test_an_attached_receiver_keeps_an_entity_however_little_it_takes(deletes: bool, bench: Bench) -> None:
     queue = bench.queue("q", Settings(auto_delete_on_idle_ms=IDLE_MS))
     topic = bench.topic("t", PLAIN)
     subscription = bench.subscription("t/Subscriptions/s", PLAIN)
@@ -279,8 +277,7 @@ def test_an_attached_receiver_keeps_an_entity_however_little_it_takes(deletes: b
 
 
 @pytest.mark.promise("B1")
-def test_a_lock_that_ran_out_was_use_until_then() -> None:
-    bench = Bench()
+def test_a_lock_that_ran_out_was_use_until_then(bench: Bench) -> None:
     queue = bench.queue("q", PLAIN)
     bench.send(queue)
     bench.receive(queue)
@@ -309,8 +306,7 @@ def test_a_session_was_used_as_long_as_it_was_held_and_waited_for() -> None:
         assert not bench.find("q").is_deleted
 
 
-def test_an_entity_that_is_used_no_more_goes() -> None:
-    bench = Bench()
+def test_an_entity_that_is_used_no_more_goes(bench: Bench) -> None:
     queue = bench.queue("q", PLAIN)
     bench.send(queue)
     lock = bench.receive(queue)
@@ -321,8 +317,7 @@ def test_an_entity_that_is_used_no_more_goes() -> None:
     assert bench.namespace.find("q") is None
 
 
-def test_what_others_publish_is_no_use_of_a_subscription() -> None:
-    bench = Bench()
+def test_what_others_publish_is_no_use_of_a_subscription(bench: Bench) -> None:
     topic = bench.topic("t")
     bench.subscription("t/Subscriptions/s", PLAIN)
     for _ in range(6):
@@ -340,8 +335,7 @@ def use(bench: Bench, path: str) -> None:
     queue.detach(bench.receiver(queue), bench.now)
 
 
-def test_the_last_use_is_recorded_now_and_then_and_at_the_end() -> None:
-    bench = Bench()
+def test_the_last_use_is_recorded_now_and_then_and_at_the_end(bench: Bench) -> None:
     entities = [
         bench.entity("q"),
         bench.topic("t"),
@@ -378,8 +372,7 @@ def test_the_last_use_is_recorded_now_and_then_and_at_the_end() -> None:
     assert len(after.journal.records) == again  # nothing was used: nothing is written
 
 
-def test_what_was_sent_was_used_even_if_the_broker_is_killed() -> None:
-    bench = Bench()
+def test_what_was_sent_was_used_even_if_the_broker_is_killed(bench: Bench) -> None:
     queue, topic = bench.entity("q"), bench.topic()
     bench.subscription("t/Subscriptions/s")
     bench.wait(MINUTE)
@@ -394,8 +387,7 @@ def test_what_was_sent_was_used_even_if_the_broker_is_killed() -> None:
 
 
 @pytest.mark.promise("B12")
-def test_a_full_disk_records_no_uses() -> None:
-    bench = Bench()
+def test_a_full_disk_records_no_uses(bench: Bench) -> None:
     bench.send(bench.queue())
     before = len(bench.journal.records)
     bench.journal.room = 0
@@ -414,8 +406,7 @@ def test_uses_of_many_entities_are_recorded_a_part_at_a_time() -> None:
 
 
 @pytest.mark.promise("B16")
-def test_the_last_use_of_a_deleted_entity_is_not_that_of_its_successor() -> None:
-    bench = Bench()
+def test_the_last_use_of_a_deleted_entity_is_not_that_of_its_successor(bench: Bench) -> None:
     bench.send(bench.queue())
     bench.namespace.record_uses(bench.now)
     bench.namespace.delete(bench.find("q"), bench.now)

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import ENTITIES_MAX, SUBSCRIPTIONS_MAX
+from pairbus.engine.queues.queue import Queue
 from pairbus.engine.records import (
     DeliveryFailed,
     DuplicateSeen,
@@ -55,8 +57,7 @@ def stored(queue_id: int, number: int) -> MessageStored:
 # -- configuration
 
 
-def test_an_entity_is_found_in_any_spelling() -> None:
-    bench = Bench()
+def test_an_entity_is_found_in_any_spelling(bench: Bench) -> None:
     entity = bench.entity("/Orders/New/")
     assert entity.path == "Orders/New"
     assert entity.name == "Orders/New"
@@ -68,8 +69,7 @@ def test_an_entity_is_found_in_any_spelling() -> None:
 
 
 @pytest.mark.promise("B16")
-def test_configuration_survives_a_restart() -> None:
-    bench = Bench()
+def test_configuration_survives_a_restart(bench: Bench) -> None:
     entity = bench.entity("q")
     bench.namespace.update(entity, Settings(lock_duration_ms=7 * SECOND), bench.now + 5)
     bench.topic()
@@ -87,8 +87,7 @@ def test_configuration_survives_a_restart() -> None:
 
 
 @pytest.mark.promise("B16")
-def test_a_deleted_entity_does_not_come_back_and_its_successor_is_empty() -> None:
-    bench = Bench()
+def test_a_deleted_entity_does_not_come_back_and_its_successor_is_empty(bench: Bench) -> None:
     settings = Settings(requires_session=True, requires_duplicate_detection=True)
     entity = bench.entity("q", settings=settings)
     bench.send(entity, session_id="a", message_id="m")
@@ -109,9 +108,7 @@ def test_a_deleted_entity_does_not_come_back_and_its_successor_is_empty() -> Non
 
 
 @pytest.mark.promise("B16")
-def test_deleting_a_topic_deletes_its_subscriptions() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_deleting_a_topic_deletes_its_subscriptions(bench: Bench, topic: Entity) -> None:
     bench.subscription("t/Subscriptions/s")
     bench.send(topic)
     bench.namespace.delete(topic, bench.now)
@@ -121,8 +118,7 @@ def test_deleting_a_topic_deletes_its_subscriptions() -> None:
         assert life.namespace.entities(SUBSCRIPTION) == []
 
 
-def test_names_are_taken_once_whatever_their_spelling() -> None:
-    bench = Bench()
+def test_names_are_taken_once_whatever_their_spelling(bench: Bench) -> None:
     bench.entity("q")
     with pytest.raises(EntityAlreadyExists):
         bench.entity("Q", TOPIC)
@@ -132,16 +128,14 @@ def test_names_are_taken_once_whatever_their_spelling() -> None:
         bench.subscription("T/subscriptions/S")
 
 
-def test_a_subscription_needs_a_topic() -> None:
-    bench = Bench()
+def test_a_subscription_needs_a_topic(bench: Bench) -> None:
     bench.entity("q")
     for path in ("missing/Subscriptions/s", "q/Subscriptions/s"):
         with pytest.raises(EntityNotFound):
             bench.subscription(path)
 
 
-def test_what_cannot_be_is_refused_and_leaves_no_record() -> None:
-    bench = Bench()
+def test_what_cannot_be_is_refused_and_leaves_no_record(bench: Bench) -> None:
     entity = bench.entity("q")
     bench.topic()
     subscription = bench.subscription("t/Subscriptions/s")
@@ -167,8 +161,7 @@ def test_what_cannot_be_is_refused_and_leaves_no_record() -> None:
 
 @pytest.mark.promise("M12")
 @pytest.mark.long
-def test_entities_and_subscriptions_are_bounded() -> None:
-    bench = Bench()
+def test_entities_and_subscriptions_are_bounded(bench: Bench) -> None:
     for number in range(ENTITIES_MAX):
         bench.namespace.fold(EntityPut(number + 1, QUEUE, f"q{number}", "{}"))
     with pytest.raises(QuotaExceeded):
@@ -183,9 +176,7 @@ def test_entities_and_subscriptions_are_bounded() -> None:
     assert len(entity.subscriptions) == SUBSCRIPTIONS_MAX
 
 
-def test_a_change_of_rules_alone_ends_no_locks() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_change_of_rules_alone_ends_no_locks(bench: Bench, topic: Entity) -> None:
     subscription = bench.subscription("t/Subscriptions/s")
     bench.send(topic)
     lock = bench.receive(subscription.main)
@@ -199,9 +190,7 @@ def test_a_change_of_rules_alone_ends_no_locks() -> None:
     assert not lock.is_held
 
 
-def test_a_change_of_a_topic_ends_the_locks_of_its_subscriptions() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_change_of_a_topic_ends_the_locks_of_its_subscriptions(bench: Bench, topic: Entity) -> None:
     plain = bench.subscription("t/Subscriptions/plain")
     with_sessions = bench.subscription("t/Subscriptions/sessions", Settings(requires_session=True))
     bench.send(topic, session_id="a")
@@ -220,9 +209,7 @@ def test_a_change_of_a_topic_ends_the_locks_of_its_subscriptions() -> None:
 
 
 @pytest.mark.promise("B27")
-def test_locks_of_a_deleted_entity_are_lost_and_settling_changes_nothing() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_locks_of_a_deleted_entity_are_lost_and_settling_changes_nothing(bench: Bench, topic: Entity) -> None:
     plain = bench.subscription("t/Subscriptions/plain")
     with_sessions = bench.subscription("t/Subscriptions/sessions", Settings(requires_session=True))
     bench.send(topic, session_id="a")
@@ -243,8 +230,7 @@ def test_locks_of_a_deleted_entity_are_lost_and_settling_changes_nothing() -> No
 
 
 @pytest.mark.promise("B66")
-def test_counts_and_size_equal_an_enumeration() -> None:
-    bench = Bench()
+def test_counts_and_size_equal_an_enumeration(bench: Bench) -> None:
     entity = bench.entity("q")
     bench.queue("target")
     for _ in range(4):
@@ -264,8 +250,7 @@ def test_counts_and_size_equal_an_enumeration() -> None:
 # -- idleness
 
 
-def test_an_idle_entity_is_deleted_and_a_used_one_is_not() -> None:
-    bench = Bench()
+def test_an_idle_entity_is_deleted_and_a_used_one_is_not(bench: Bench) -> None:
     idle, used = bench.entity("idle", settings=IDLE), bench.entity("used", settings=IDLE)
     bench.wait(4 * MINUTE)
     bench.send(used)
@@ -278,8 +263,7 @@ def test_an_idle_entity_is_deleted_and_a_used_one_is_not() -> None:
     assert used.is_deleted
 
 
-def test_a_receiver_that_waits_keeps_an_entity() -> None:
-    bench = Bench()
+def test_a_receiver_that_waits_keeps_an_entity(bench: Bench) -> None:
     plain, sessions = (
         bench.entity("plain", settings=IDLE),
         bench.entity("sessions", settings=Settings(auto_delete_on_idle_ms=5 * MINUTE, requires_session=True)),
@@ -292,8 +276,7 @@ def test_a_receiver_that_waits_keeps_an_entity() -> None:
     assert not sessions.is_deleted
 
 
-def test_an_entity_that_shall_live_on_is_not_deleted() -> None:
-    bench = Bench()
+def test_an_entity_that_shall_live_on_is_not_deleted(bench: Bench) -> None:
     entity = bench.entity("q", settings=IDLE)
     gone = bench.entity("gone", settings=IDLE)
     bench.namespace.update(entity, Settings(auto_delete_on_idle_ms=FOREVER_MS), bench.now)
@@ -304,8 +287,7 @@ def test_an_entity_that_shall_live_on_is_not_deleted() -> None:
 
 
 @pytest.mark.promise("B1")
-def test_an_entity_that_forwards_is_never_idle() -> None:
-    bench = Bench()
+def test_an_entity_that_forwards_is_never_idle(bench: Bench) -> None:
     bench.entity("target")
     topic = bench.topic(settings=IDLE)
     forwards = replace(IDLE, forward_to="target")
@@ -329,8 +311,7 @@ def test_an_entity_that_forwards_is_never_idle() -> None:
 
 @pytest.mark.promise("B1")
 @pytest.mark.parametrize("kind", [QUEUE, TOPIC])
-def test_an_entity_with_scheduled_messages_is_not_idle_until_they_are_due(kind: int) -> None:
-    bench = Bench()
+def test_an_entity_with_scheduled_messages_is_not_idle_until_they_are_due(kind: int, bench: Bench) -> None:
     entity = bench.entity("e", kind, IDLE)
     bench.send(entity, scheduled_at=START + 24 * MINUTE)
     bench.wait(24 * MINUTE - 1)
@@ -345,8 +326,7 @@ def test_an_entity_with_scheduled_messages_is_not_idle_until_they_are_due(kind: 
 
 
 @pytest.mark.promise("B1")
-def test_a_rule_that_is_added_to_a_subscription_is_use_of_its_topic() -> None:
-    bench = Bench()
+def test_a_rule_that_is_added_to_a_subscription_is_use_of_its_topic(bench: Bench) -> None:
     topic = bench.topic(settings=IDLE)
     bench.wait(4 * MINUTE)
     subscription = bench.subscription("t/Subscriptions/s")
@@ -361,8 +341,7 @@ def test_a_rule_that_is_added_to_a_subscription_is_use_of_its_topic() -> None:
 
 
 @pytest.mark.promise("B1")
-def test_a_restart_does_not_take_an_entity_in_use_for_an_idle_one() -> None:
-    bench = Bench()
+def test_a_restart_does_not_take_an_entity_in_use_for_an_idle_one(bench: Bench) -> None:
     entity = bench.entity("q", settings=IDLE)
     for _ in range(10):
         bench.wait(MINUTE)
@@ -436,8 +415,7 @@ def test_records_may_stand_before_their_entitys() -> None:
     assert bench.entity("next").entity_id == 4
 
 
-def test_a_fold_ignores_what_it_does_not_know() -> None:
-    bench = Bench()
+def test_a_fold_ignores_what_it_does_not_know(bench: Bench) -> None:
     entity = bench.entity("q")
     main = entity.main.queue_id
     for record in (
@@ -466,8 +444,7 @@ def restate(bench: Bench, record: Record) -> list[Record]:
     return bench.journal.records[before:]
 
 
-def test_restating_tells_what_is_still_true_and_nothing_else() -> None:
-    bench = Bench()
+def test_restating_tells_what_is_still_true_and_nothing_else(bench: Bench) -> None:
     settings = Settings(requires_session=True, requires_duplicate_detection=True, duplicate_window_ms=MINUTE)
     entity = bench.entity("q", settings=settings)
     bench.send(entity, session_id="a", message_id="m")
@@ -492,8 +469,7 @@ def test_restating_tells_what_is_still_true_and_nothing_else() -> None:
 
 
 @pytest.mark.promise("B19")
-def test_ids_of_entities_are_kept_by_restating_the_namespace() -> None:
-    bench = Bench()
+def test_ids_of_entities_are_kept_by_restating_the_namespace(bench: Bench) -> None:
     bench.namespace.set_access_rules((), bench.now)
     bench.namespace.delete(bench.entity("q"), bench.now)
     record = restate(bench, bench.journal.records[0])[0]
@@ -503,8 +479,7 @@ def test_ids_of_entities_are_kept_by_restating_the_namespace() -> None:
     assert again.entity("q").entity_id == 2
 
 
-def test_restating_finds_a_message_that_was_dead_lettered_since() -> None:
-    bench = Bench()
+def test_restating_finds_a_message_that_was_dead_lettered_since(bench: Bench) -> None:
     entity = bench.entity("q")
     bench.send(entity)
     location = entity.main.messages[1].location
@@ -519,8 +494,7 @@ def test_restating_finds_a_message_that_was_dead_lettered_since() -> None:
     assert restate(bench, MessageStored(entity.main.queue_id, old, None, b"")) == []
 
 
-def test_duplicates_and_states_of_entities_without_either_are_not_restated() -> None:
-    bench = Bench()
+def test_duplicates_and_states_of_entities_without_either_are_not_restated(bench: Bench) -> None:
     main = bench.entity("q").main.queue_id
     for record in (
         DuplicateSeen(main, b"k", START),
@@ -533,8 +507,7 @@ def test_duplicates_and_states_of_entities_without_either_are_not_restated() -> 
         assert restate(bench, record) == []
 
 
-def test_every_stored_message_is_listed_for_the_store() -> None:
-    bench = Bench()
+def test_every_stored_message_is_listed_for_the_store(bench: Bench) -> None:
     entity = bench.entity("q")
     bench.send(entity)
     message = entity.main.messages[1]
@@ -545,10 +518,8 @@ def test_every_stored_message_is_listed_for_the_store() -> None:
 
 
 @pytest.mark.promise("B62")
-def test_timers_follow_what_is_waited_for() -> None:
+def test_timers_follow_what_is_waited_for(bench: Bench, queue: Queue) -> None:
     """A far deadline behind many near ones must not be asked for again and again."""
-    bench = Bench()
-    queue = bench.queue()
     bench.send(queue, ttl_ms=1_000_000 * SECOND)
     for _ in range(2_000):
         bench.receive(queue)
@@ -559,16 +530,14 @@ def test_timers_follow_what_is_waited_for() -> None:
     assert bench.namespace.next_deadline() == START + 1_000_000 * SECOND
 
 
-def test_without_anything_to_wait_for_there_is_no_deadline() -> None:
-    bench = Bench()
+def test_without_anything_to_wait_for_there_is_no_deadline(bench: Bench) -> None:
     bench.pump()
     assert bench.namespace.next_deadline() is None
     bench.namespace.tick(bench.now)
 
 
 @pytest.mark.promise("M11")
-def test_a_refused_subscription_leaves_nothing_and_the_broker_starts_again() -> None:
-    bench = Bench()
+def test_a_refused_subscription_leaves_nothing_and_the_broker_starts_again(bench: Bench) -> None:
     bench.topic()
     full = [rule(f"r{i}", f"a = {i}") for i in range(2_000)]
     bench.subscription("t/Subscriptions/full", rules=full)
@@ -587,8 +556,7 @@ def test_a_refused_subscription_leaves_nothing_and_the_broker_starts_again() -> 
 
 
 @pytest.mark.promise("B62")
-def test_deleted_entities_leave_no_timers_behind() -> None:
-    bench = Bench()
+def test_deleted_entities_leave_no_timers_behind(bench: Bench) -> None:
     for _ in range(2_000):
         queue = bench.queue(settings=Settings(auto_delete_on_idle_ms=10**12))
         bench.send(queue, "x", scheduled_at=START + 10**11)
@@ -600,8 +568,7 @@ def test_deleted_entities_leave_no_timers_behind() -> None:
 
 
 @pytest.mark.promise("B1")
-def test_topic_whose_subscriptions_are_used_is_not_deleted_as_idle() -> None:
-    bench = Bench()
+def test_topic_whose_subscriptions_are_used_is_not_deleted_as_idle(bench: Bench) -> None:
     topic = bench.topic(settings=Settings(auto_delete_on_idle_ms=300 * SECOND))
     subscription = bench.subscription("t/Subscriptions/s")
     bench.send(topic, "x")

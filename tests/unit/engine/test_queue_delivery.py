@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pairbus.engine.queues.browse import lock_deferred
-from pairbus.engine.queues.queue import REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
+from pairbus.engine.queues.queue import REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT, Queue
 from pairbus.engine.records import MessageRemoved
 from pairbus.errors import ArgumentError, EntityDisabled, MessageLockLost, NotAllowed
 from pairbus.model.entity import RECEIVE_DISABLED, Settings
@@ -19,9 +19,7 @@ MINUTE = 60 * SECOND
 
 
 @pytest.mark.promise("B21")
-def test_one_consumer_gets_messages_in_order() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_one_consumer_gets_messages_in_order(bench: Bench, queue: Queue) -> None:
     for _ in range(5):
         bench.send(queue)
     bench.receiver(queue, 10)
@@ -31,9 +29,7 @@ def test_one_consumer_gets_messages_in_order() -> None:
 
 
 @pytest.mark.promise("B35")
-def test_no_more_is_delivered_than_there_is_credit() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_no_more_is_delivered_than_there_is_credit(bench: Bench, queue: Queue) -> None:
     for _ in range(5):
         bench.send(queue)
     consumer = bench.receiver(queue, 2)
@@ -46,9 +42,7 @@ def test_no_more_is_delivered_than_there_is_credit() -> None:
     assert bench.outbox.numbers() == [1, 2, 3]
 
 
-def test_consumers_take_turns() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_consumers_take_turns(bench: Bench, queue: Queue) -> None:
     one, two = bench.receiver(queue, 10), bench.receiver(queue, 10)
     for _ in range(4):
         bench.send(queue)
@@ -58,9 +52,7 @@ def test_consumers_take_turns() -> None:
 
 
 @pytest.mark.promise("B63")
-def test_a_suspended_consumer_gets_nothing_and_delays_nobody() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_suspended_consumer_gets_nothing_and_delays_nobody(bench: Bench, queue: Queue) -> None:
     slow, other = bench.receiver(queue, 10), bench.receiver(queue, 10)
     slow.is_suspended = True
     bench.send(queue)
@@ -76,9 +68,7 @@ def test_a_suspended_consumer_gets_nothing_and_delays_nobody() -> None:
     assert bench.outbox.delivered[-1][0] is slow
 
 
-def test_a_detached_consumer_gets_nothing() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_detached_consumer_gets_nothing(bench: Bench, queue: Queue) -> None:
     gone = bench.receiver(queue, 10)
     queue.detach(gone, bench.now)
     idle = bench.receiver(queue)
@@ -91,9 +81,7 @@ def test_a_detached_consumer_gets_nothing() -> None:
 
 
 @pytest.mark.promise("B25")
-def test_a_locked_message_goes_to_nobody_else() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_locked_message_goes_to_nobody_else(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     bench.receive(queue)
 
@@ -101,8 +89,7 @@ def test_a_locked_message_goes_to_nobody_else() -> None:
 
 
 @pytest.mark.promise("B26")
-def test_a_lock_lasts_for_the_lock_duration() -> None:
-    bench = Bench()
+def test_a_lock_lasts_for_the_lock_duration(bench: Bench) -> None:
     queue = bench.queue("q", Settings(lock_duration_ms=30 * SECOND))
     bench.send(queue)
     lock = bench.receive(queue)
@@ -115,9 +102,7 @@ def test_a_lock_lasts_for_the_lock_duration() -> None:
 
 
 @pytest.mark.promise("B31")
-def test_an_expired_lock_frees_the_message_without_other_traffic() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_an_expired_lock_frees_the_message_without_other_traffic(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     bench.receive(queue)
     bench.receiver(queue, 1)
@@ -127,9 +112,7 @@ def test_an_expired_lock_frees_the_message_without_other_traffic() -> None:
 
 
 @pytest.mark.promise("B5")
-def test_a_completed_message_is_gone_also_after_a_restart() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_completed_message_is_gone_also_after_a_restart(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     queue.complete(bench.receive(queue), bench.now)
 
@@ -139,9 +122,7 @@ def test_a_completed_message_is_gone_also_after_a_restart() -> None:
 
 @pytest.mark.promise("B27")
 @pytest.mark.parametrize("how", ["complete", "abandon", "release", "defer", "dead_letter", "renew"])
-def test_a_stale_token_does_nothing(how: str) -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_stale_token_does_nothing(how: str, bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     lock = bench.receive(queue)
     bench.now = lock.locked_until  # no tick has noticed yet
@@ -163,9 +144,7 @@ def test_a_stale_token_does_nothing(how: str) -> None:
 
 
 @pytest.mark.promise("B27")
-def test_a_used_token_is_stale() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_used_token_is_stale(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     lock = bench.receive(queue)
     queue.abandon(lock, b"", bench.now)
@@ -174,9 +153,7 @@ def test_a_used_token_is_stale() -> None:
         queue.complete(lock, bench.now)
 
 
-def test_a_lock_is_found_by_its_token_and_no_other() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_lock_is_found_by_its_token_and_no_other(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     lock = bench.receive(queue)
 
@@ -185,9 +162,7 @@ def test_a_lock_is_found_by_its_token_and_no_other() -> None:
 
 
 @pytest.mark.promise("B28")
-def test_renewing_only_extends_and_keeps_the_order_of_expiry() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_renewing_only_extends_and_keeps_the_order_of_expiry(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     bench.send(queue)
     first = bench.receive(queue)
@@ -204,9 +179,7 @@ def test_renewing_only_extends_and_keeps_the_order_of_expiry() -> None:
 
 
 @pytest.mark.promise("B29")
-def test_the_count_rises_with_abandon_and_expiry_and_nothing_else() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_the_count_rises_with_abandon_and_expiry_and_nothing_else(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     counts = []
     queue.abandon(bench.receive(queue), b"", bench.now)
@@ -222,8 +195,7 @@ def test_the_count_rises_with_abandon_and_expiry_and_nothing_else() -> None:
 
 
 @pytest.mark.promise("B29")
-def test_a_change_of_the_entity_ends_locks_without_counting() -> None:
-    bench = Bench()
+def test_a_change_of_the_entity_ends_locks_without_counting(bench: Bench) -> None:
     entity = bench.entity("q")
     bench.send(entity)
     lock = bench.receive(entity.main)
@@ -235,8 +207,7 @@ def test_a_change_of_the_entity_ends_locks_without_counting() -> None:
 
 
 @pytest.mark.promise("B30")
-def test_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fixed_reason() -> None:
-    bench = Bench()
+def test_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fixed_reason(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(max_delivery_count=2))
     bench.send(entity)
     for _ in range(2):
@@ -251,8 +222,7 @@ def test_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fixed_
 
 
 @pytest.mark.promise("B30")
-def test_a_lowered_limit_counts_for_what_has_failed_already() -> None:
-    bench = Bench()
+def test_a_lowered_limit_counts_for_what_has_failed_already(bench: Bench) -> None:
     entity = bench.entity("q")
     for _ in range(3):
         bench.send(entity)
@@ -271,8 +241,7 @@ def test_a_lowered_limit_counts_for_what_has_failed_already() -> None:
 
 
 @pytest.mark.promise("B29")
-def test_a_dead_letter_keeps_its_delivery_count_and_is_counted_no_more() -> None:
-    bench = Bench()
+def test_a_dead_letter_keeps_its_delivery_count_and_is_counted_no_more(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(max_delivery_count=9, lock_duration_ms=5_000))
     bench.send(entity)
     for _ in range(3):
@@ -295,8 +264,7 @@ def test_a_dead_letter_keeps_its_delivery_count_and_is_counted_no_more() -> None
 
 @pytest.mark.promise("B30")
 @pytest.mark.parametrize("how", ["abandon", "expiry"])
-def test_the_last_failure_itself_is_counted_and_durable(how: str) -> None:
-    bench = Bench()
+def test_the_last_failure_itself_is_counted_and_durable(how: str, bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(max_delivery_count=2, lock_duration_ms=5_000))
     bench.send(entity)
     for _ in range(2):
@@ -314,9 +282,7 @@ def test_the_last_failure_itself_is_counted_and_durable(how: str) -> None:
 
 
 @pytest.mark.promise("B32")
-def test_receive_and_delete_removes_in_the_same_breath() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_receive_and_delete_removes_in_the_same_breath(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     bench.receiver(queue, 1, deletes=True)
     bench.pump()
@@ -327,9 +293,7 @@ def test_receive_and_delete_removes_in_the_same_breath() -> None:
 
 
 @pytest.mark.promise("B23")
-def test_what_comes_back_is_delivered_before_what_came_later() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_what_comes_back_is_delivered_before_what_came_later(bench: Bench, queue: Queue) -> None:
     for _ in range(4):
         bench.send(queue)
     locks = [bench.receive(queue) for _ in range(3)]
@@ -341,9 +305,7 @@ def test_what_comes_back_is_delivered_before_what_came_later() -> None:
     assert bench.outbox.numbers() == [1, 2, 3, 1, 2, 3, 4]
 
 
-def test_changed_properties_stay_with_the_message() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_changed_properties_stay_with_the_message(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     queue.abandon(bench.receive(queue), b"\xc1\x01\x00", bench.now)
     queue.defer(bench.receive(queue), b"\xc1\x03\x02AB", bench.now)
@@ -355,8 +317,7 @@ def test_changed_properties_stay_with_the_message() -> None:
 
 
 @pytest.mark.promise("B38", "B39")
-def test_dead_lettering_keeps_number_time_and_bytes() -> None:
-    bench = Bench()
+def test_dead_lettering_keeps_number_time_and_bytes(bench: Bench) -> None:
     entity = bench.entity("q")
     bench.send(entity, "hello")
     before = entity.main.messages[1]
@@ -375,8 +336,7 @@ def test_dead_lettering_keeps_number_time_and_bytes() -> None:
 
 
 @pytest.mark.promise("B40")
-def test_a_dead_letter_neither_dies_again_nor_expires() -> None:
-    bench = Bench()
+def test_a_dead_letter_neither_dies_again_nor_expires(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(default_ttl_ms=10 * SECOND, max_delivery_count=1))
     bench.send(entity)
     entity.main.abandon(bench.receive(entity.main), b"", bench.now)
@@ -392,8 +352,7 @@ def test_a_dead_letter_neither_dies_again_nor_expires() -> None:
 
 @pytest.mark.promise("B40")
 @pytest.mark.parametrize("how", ["abandon", "release", "lock expiry", "change of settings"])
-def test_a_dead_letter_whose_time_is_over_survives_every_end_of_a_delivery(how: str) -> None:
-    bench = Bench()
+def test_a_dead_letter_whose_time_is_over_survives_every_end_of_a_delivery(how: str, bench: Bench) -> None:
     settings = Settings(
         default_ttl_ms=10 * SECOND, dead_letter_on_expiration=True, lock_duration_ms=5 * SECOND
     )
@@ -414,9 +373,7 @@ def test_a_dead_letter_whose_time_is_over_survives_every_end_of_a_delivery(how: 
     place.complete(bench.receive(place), bench.now)
 
 
-def test_dead_letter_texts_have_a_limit() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_dead_letter_texts_have_a_limit(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     lock = bench.receive(queue)
     with pytest.raises(ArgumentError):
@@ -426,8 +383,7 @@ def test_dead_letter_texts_have_a_limit() -> None:
     queue.complete(lock, bench.now)
 
 
-def test_receiving_is_refused_where_nothing_may_leave() -> None:
-    bench = Bench()
+def test_receiving_is_refused_where_nothing_may_leave(bench: Bench) -> None:
     with pytest.raises(EntityDisabled):
         bench.receiver(bench.queue("closed", Settings(status=RECEIVE_DISABLED)))
     bench.queue("target")
@@ -441,9 +397,7 @@ def test_receiving_is_refused_where_nothing_may_leave() -> None:
 
 
 @pytest.mark.promise("B41")
-def test_nothing_is_delivered_at_or_after_expiry() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_nothing_is_delivered_at_or_after_expiry(bench: Bench, queue: Queue) -> None:
     bench.send(queue, ttl_ms=10 * SECOND)
     bench.send(queue)
     bench.now += 10 * SECOND  # nobody has ticked
@@ -453,9 +407,7 @@ def test_nothing_is_delivered_at_or_after_expiry() -> None:
 
 
 @pytest.mark.promise("B42")
-def test_nothing_expires_early() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_nothing_expires_early(bench: Bench, queue: Queue) -> None:
     bench.send(queue, ttl_ms=10 * SECOND)
     bench.wait(10 * SECOND - 1)
     assert queue.messages
@@ -464,8 +416,7 @@ def test_nothing_expires_early() -> None:
 
 
 @pytest.mark.promise("B43")
-def test_expiry_without_dead_lettering_drops_and_counts() -> None:
-    bench = Bench()
+def test_expiry_without_dead_lettering_drops_and_counts(bench: Bench) -> None:
     entity = bench.entity("q")
     bench.send(entity, ttl_ms=SECOND)
     bench.wait(SECOND)
@@ -476,8 +427,7 @@ def test_expiry_without_dead_lettering_drops_and_counts() -> None:
 
 
 @pytest.mark.promise("B43")
-def test_expiry_with_dead_lettering_moves_with_the_reason() -> None:
-    bench = Bench()
+def test_expiry_with_dead_lettering_moves_with_the_reason(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(dead_letter_on_expiration=True))
     bench.send(entity, ttl_ms=SECOND)
     bench.wait(SECOND)
@@ -488,9 +438,7 @@ def test_expiry_with_dead_lettering_moves_with_the_reason() -> None:
 
 
 @pytest.mark.promise("B41")
-def test_a_message_locked_before_its_expiry_may_still_be_settled() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_message_locked_before_its_expiry_may_still_be_settled(bench: Bench, queue: Queue) -> None:
     bench.send(queue, ttl_ms=10 * SECOND)
     lock = bench.receive(queue)
     bench.wait(20 * SECOND)
@@ -526,9 +474,7 @@ def test_a_lock_that_ends_unsettled_after_expiry_lets_the_message_expire_at_once
 
 
 @pytest.mark.promise("B34")
-def test_a_deferred_message_does_not_expire() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_deferred_message_does_not_expire(bench: Bench, queue: Queue) -> None:
     bench.send(queue, ttl_ms=10 * SECOND)
     queue.defer(bench.receive(queue), b"", bench.now)
     bench.wait(20 * SECOND)
@@ -541,8 +487,7 @@ def test_a_deferred_message_does_not_expire() -> None:
 
 
 @pytest.mark.promise("B8")
-def test_stored_ever_equals_what_left_and_what_is_left() -> None:
-    bench = Bench()
+def test_stored_ever_equals_what_left_and_what_is_left(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(max_delivery_count=1))
     queue = entity.main
     for _ in range(5):
@@ -560,9 +505,7 @@ def test_stored_ever_equals_what_left_and_what_is_left() -> None:
 
 @pytest.mark.promise("B62")
 @pytest.mark.long
-def test_indexes_follow_what_is_stored() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_indexes_follow_what_is_stored(bench: Bench, queue: Queue) -> None:
     kept = bench.send(queue)
     bench.receive(queue)
     for _ in range(4_100):

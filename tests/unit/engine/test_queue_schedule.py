@@ -6,6 +6,7 @@ import pytest
 
 from pairbus.engine.queues.browse import cancel_scheduled
 from pairbus.engine.queues.duplicates import FORGET_MAX, DuplicateHistory
+from pairbus.engine.queues.queue import Queue
 from pairbus.engine.records import DuplicateSeen, MessageStored
 from pairbus.errors import MessageNotFound
 from pairbus.model.entity import Settings
@@ -17,9 +18,7 @@ DETECTING = Settings(requires_duplicate_detection=True, duplicate_window_ms=MINU
 
 
 @pytest.mark.promise("B44")
-def test_a_scheduled_message_is_not_delivered_before_its_time() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_scheduled_message_is_not_delivered_before_its_time(bench: Bench, queue: Queue) -> None:
     bench.send(queue, scheduled_at=START + MINUTE)
     bench.receiver(queue, 5)
     bench.wait(MINUTE - 1)
@@ -31,9 +30,7 @@ def test_a_scheduled_message_is_not_delivered_before_its_time() -> None:
 
 
 @pytest.mark.promise("B24")
-def test_activation_counts_as_arrival_with_a_new_number() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_activation_counts_as_arrival_with_a_new_number(bench: Bench, queue: Queue) -> None:
     scheduled = bench.send(queue, scheduled_at=START + MINUTE)
     later = bench.send(queue)
     bench.wait(MINUTE)
@@ -46,9 +43,7 @@ def test_activation_counts_as_arrival_with_a_new_number() -> None:
     assert arrived.extra.scheduled_at == START + MINUTE
 
 
-def test_time_to_live_counts_from_activation() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_time_to_live_counts_from_activation(bench: Bench, queue: Queue) -> None:
     bench.send(queue, scheduled_at=START + MINUTE, ttl_ms=10 * SECOND)
     bench.wait(MINUTE + 10 * SECOND - 1)
     assert queue.active_count == 1
@@ -57,8 +52,7 @@ def test_time_to_live_counts_from_activation() -> None:
 
 
 @pytest.mark.promise("B44", "B45")
-def test_a_schedule_survives_a_restart_and_is_kept_late_but_not_lost() -> None:
-    bench = Bench()
+def test_a_schedule_survives_a_restart_and_is_kept_late_but_not_lost(bench: Bench) -> None:
     bench.send(bench.queue(), scheduled_at=START + MINUTE)
 
     again = bench.restart()
@@ -73,9 +67,7 @@ def test_a_schedule_survives_a_restart_and_is_kept_late_but_not_lost() -> None:
 
 
 @pytest.mark.promise("B46")
-def test_a_cancelled_message_is_never_delivered() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_cancelled_message_is_never_delivered(bench: Bench, queue: Queue) -> None:
     numbers = [bench.send(queue, scheduled_at=START + MINUTE) for _ in range(2)]
     cancel_scheduled(queue, numbers, bench.now)
     bench.wait(2 * MINUTE)
@@ -86,9 +78,7 @@ def test_a_cancelled_message_is_never_delivered() -> None:
 
 @pytest.mark.promise("B46")
 @pytest.mark.parametrize("numbers", [[1, 99], [1, 1], [1, 2]])
-def test_cancel_is_all_or_nothing(numbers: list[int]) -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_cancel_is_all_or_nothing(numbers: list[int], bench: Bench, queue: Queue) -> None:
     bench.send(queue, scheduled_at=START + MINUTE)
     bench.send(queue)
 
@@ -99,9 +89,7 @@ def test_cancel_is_all_or_nothing(numbers: list[int]) -> None:
 
 
 @pytest.mark.promise("B46")
-def test_after_activation_there_is_nothing_to_cancel() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_after_activation_there_is_nothing_to_cancel(bench: Bench, queue: Queue) -> None:
     number = bench.send(queue, scheduled_at=START + MINUTE)
     bench.wait(MINUTE)
     for wrong in (number, number + 1):
@@ -113,8 +101,7 @@ def test_after_activation_there_is_nothing_to_cancel() -> None:
 
 
 @pytest.mark.promise("B47")
-def test_of_equal_ids_within_the_window_one_is_stored_and_all_are_accepted() -> None:
-    bench = Bench()
+def test_of_equal_ids_within_the_window_one_is_stored_and_all_are_accepted(bench: Bench) -> None:
     queue = bench.queue("q", DETECTING)
 
     assert [bench.send(queue, message_id="m"), bench.send(queue, message_id="m")] == [1, 0]
@@ -122,8 +109,7 @@ def test_of_equal_ids_within_the_window_one_is_stored_and_all_are_accepted() -> 
 
 
 @pytest.mark.promise("B47")
-def test_scheduled_messages_take_part() -> None:
-    bench = Bench()
+def test_scheduled_messages_take_part(bench: Bench) -> None:
     queue = bench.queue("q", DETECTING)
     bench.send(queue, message_id="m", scheduled_at=START + 10 * MINUTE)
 
@@ -131,8 +117,7 @@ def test_scheduled_messages_take_part() -> None:
 
 
 @pytest.mark.promise("B48")
-def test_the_history_outlives_the_message_and_the_process() -> None:
-    bench = Bench()
+def test_the_history_outlives_the_message_and_the_process(bench: Bench) -> None:
     queue = bench.queue("q", DETECTING)
     bench.send(queue, message_id="m")
     queue.complete(bench.receive(queue), bench.now)
@@ -143,8 +128,7 @@ def test_the_history_outlives_the_message_and_the_process() -> None:
 
 
 @pytest.mark.promise("B49")
-def test_other_ids_other_entities_and_later_ones_are_stored() -> None:
-    bench = Bench()
+def test_other_ids_other_entities_and_later_ones_are_stored(bench: Bench) -> None:
     queue = bench.queue("q", DETECTING)
     other = bench.queue("other", DETECTING)
     assert bench.send(queue, "same body", message_id="m")
@@ -158,8 +142,7 @@ def test_other_ids_other_entities_and_later_ones_are_stored() -> None:
 
 
 @pytest.mark.promise("B47", "B49", "B65")
-def test_the_window_is_as_long_as_ever_after_a_restart_with_an_earlier_clock() -> None:
-    bench = Bench()
+def test_the_window_is_as_long_as_ever_after_a_restart_with_an_earlier_clock(bench: Bench) -> None:
     bench.send(bench.queue("q", DETECTING), message_id="ahead")
 
     again = bench.restart(now=START - 60 * MINUTE)
@@ -174,8 +157,7 @@ def test_the_window_is_as_long_as_ever_after_a_restart_with_an_earlier_clock() -
 
 
 @pytest.mark.promise("B48", "B65")
-def test_what_a_clock_that_was_ahead_has_noted_outlives_compaction_and_the_process() -> None:
-    bench = Bench()
+def test_what_a_clock_that_was_ahead_has_noted_outlives_compaction_and_the_process(bench: Bench) -> None:
     bench.send(bench.queue("q", DETECTING), message_id="ahead")
 
     again = bench.restart(now=START - 60 * MINUTE)
@@ -191,9 +173,7 @@ def test_what_a_clock_that_was_ahead_has_noted_outlives_compaction_and_the_proce
 
 
 @pytest.mark.promise("B49")
-def test_without_detection_equal_ids_are_stored() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_without_detection_equal_ids_are_stored(bench: Bench, queue: Queue) -> None:
     assert bench.send(queue, message_id="m")
     assert bench.send(queue, message_id="m")
 
@@ -239,10 +219,8 @@ def test_an_id_told_again_with_an_earlier_time_keeps_the_later() -> None:
 
 
 @pytest.mark.promise("B9")
-def test_a_message_that_compaction_told_several_times_is_there_once() -> None:
+def test_a_message_that_compaction_told_several_times_is_there_once(bench: Bench, queue: Queue) -> None:
     """Recovery may read a message and its restatements, while later ones have taken their place."""
-    bench = Bench()
-    queue = bench.queue()
     for _ in range(3):
         bench.send(queue)
     for _ in range(3):
@@ -260,9 +238,7 @@ def test_a_message_that_compaction_told_several_times_is_there_once() -> None:
 
 
 @pytest.mark.promise("B34")
-def test_a_restated_deferred_or_scheduled_message_keeps_its_state() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_restated_deferred_or_scheduled_message_keeps_its_state(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     queue.defer(bench.receive(queue), b"", bench.now)
     bench.send(queue, scheduled_at=START + MINUTE)

@@ -8,6 +8,8 @@ from pairbus.amqp.message.layout import header_size
 from pairbus.amqp.message.scan import Scanned, scan
 from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import ULong, Uuid
+from pairbus.engine.entity import Entity
+from pairbus.engine.queues.queue import Queue
 from pairbus.errors import (
     ArgumentError,
     EntityDisabled,
@@ -23,9 +25,7 @@ from tests.unit.engine.engine_kit import SECOND, START, Bench, incoming, ping
 
 
 @pytest.mark.promise("B19")
-def test_numbers_rise_by_acceptance_and_are_never_reused() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_numbers_rise_by_acceptance_and_are_never_reused(bench: Bench, queue: Queue) -> None:
     assert [bench.send(queue) for _ in range(3)] == [1, 2, 3]
     for _ in range(3):
         queue.complete(bench.receive(queue), bench.now)
@@ -34,9 +34,7 @@ def test_numbers_rise_by_acceptance_and_are_never_reused() -> None:
 
 
 @pytest.mark.promise("B19")
-def test_numbers_go_on_after_a_restart_although_every_message_is_gone() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_numbers_go_on_after_a_restart_although_every_message_is_gone(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     queue.complete(bench.receive(queue), bench.now)
 
@@ -46,16 +44,14 @@ def test_numbers_go_on_after_a_restart_although_every_message_is_gone() -> None:
 
 
 @pytest.mark.promise("B19")
-def test_each_entity_counts_for_itself() -> None:
-    bench = Bench()
+def test_each_entity_counts_for_itself(bench: Bench) -> None:
     one, two = bench.queue("one"), bench.queue("two")
 
     assert [bench.send(one), bench.send(two), bench.send(one)] == [1, 1, 2]
 
 
 @pytest.mark.promise("B20", "B65")
-def test_enqueued_time_does_not_run_back_after_a_restart_with_an_earlier_clock() -> None:
-    bench = Bench()
+def test_enqueued_time_does_not_run_back_after_a_restart_with_an_earlier_clock(bench: Bench) -> None:
     queue = bench.queue()
     bench.send(queue)
 
@@ -86,9 +82,7 @@ def test_a_life_after_a_restart_with_an_earlier_clock_lasts_as_long_as_any(sched
 
 
 @pytest.mark.promise("B20")
-def test_a_scheduled_message_holds_the_time_as_well() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_scheduled_message_holds_the_time_as_well(bench: Bench, queue: Queue) -> None:
     bench.send(queue, scheduled_at=START + 60 * SECOND)
 
     again = bench.restart(now=START - 10 * SECOND)
@@ -98,8 +92,7 @@ def test_a_scheduled_message_holds_the_time_as_well() -> None:
 
 
 @pytest.mark.promise("B3")
-def test_a_refused_send_leaves_no_record() -> None:
-    bench = Bench()
+def test_a_refused_send_leaves_no_record(bench: Bench) -> None:
     queue = bench.queue("q", Settings(max_message_kb=1))
     records = len(bench.journal.records)
 
@@ -111,45 +104,38 @@ def test_a_refused_send_leaves_no_record() -> None:
 
 
 @pytest.mark.parametrize("status", [DISABLED, SEND_DISABLED])
-def test_a_disabled_entity_takes_no_messages(status: str) -> None:
-    bench = Bench()
+def test_a_disabled_entity_takes_no_messages(status: str, bench: Bench) -> None:
     with pytest.raises(EntityDisabled):
         bench.send(bench.queue("q", Settings(status=status)))
 
 
-def test_an_entity_that_only_sends_nothing_out_still_takes_messages() -> None:
-    bench = Bench()
+def test_an_entity_that_only_sends_nothing_out_still_takes_messages(bench: Bench) -> None:
     assert bench.send(bench.queue("q", Settings(status=RECEIVE_DISABLED))) == 1
 
 
 @pytest.mark.promise("B52")
-def test_an_entity_with_sessions_wants_a_session_id() -> None:
-    bench = Bench()
+def test_an_entity_with_sessions_wants_a_session_id(bench: Bench) -> None:
     queue = bench.queue("q", Settings(requires_session=True))
     with pytest.raises(NotAllowed, match="SessionId was not set"):
         bench.send(queue)
 
 
 @pytest.mark.promise("B52")
-def test_an_entity_without_sessions_ignores_a_session_id() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_an_entity_without_sessions_ignores_a_session_id(bench: Bench, queue: Queue) -> None:
     number = bench.send(queue, session_id="s")
 
     assert queue.messages[number].session_id is None
 
 
 @pytest.mark.promise("B52", "P23", "P24")
-def test_a_ping_needs_no_session_and_is_never_seen() -> None:
-    bench = Bench()
+def test_a_ping_needs_no_session_and_is_never_seen(bench: Bench) -> None:
     queue = bench.queue("q", Settings(requires_session=True))
 
     assert bench.send(queue, ping()) == 0
     assert not queue.messages
 
 
-def test_ids_have_a_length_limit() -> None:
-    bench = Bench()
+def test_ids_have_a_length_limit(bench: Bench) -> None:
     queue = bench.queue("q", Settings(requires_session=True, requires_duplicate_detection=True))
     for fields in (
         {"session_id": "s" * 129},
@@ -163,8 +149,7 @@ def test_ids_have_a_length_limit() -> None:
     assert bench.send(queue, session_id="s", partition_key="s") == 1
 
 
-def test_a_full_quota_refuses_sends_until_something_leaves() -> None:
-    bench = Bench()
+def test_a_full_quota_refuses_sends_until_something_leaves(bench: Bench) -> None:
     queue = bench.queue("q", Settings(max_size_mb=1))
     big = "y" * 200_000
     while True:
@@ -178,8 +163,7 @@ def test_a_full_quota_refuses_sends_until_something_leaves() -> None:
     assert bench.send(queue, big)
 
 
-def test_the_quota_counts_the_messages_before_in_the_same_batch() -> None:
-    bench = Bench()
+def test_the_quota_counts_the_messages_before_in_the_same_batch(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(max_size_mb=1))
     bench.namespace.check_send(entity, incoming(), 0)
     with pytest.raises(QuotaExceeded):
@@ -187,9 +171,7 @@ def test_the_quota_counts_the_messages_before_in_the_same_batch() -> None:
 
 
 @pytest.mark.promise("B12")
-def test_a_disk_without_room_refuses_sends_and_nothing_else() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_disk_without_room_refuses_sends_and_nothing_else(bench: Bench, queue: Queue) -> None:
     bench.send(queue)
     bench.journal.room = 0
 
@@ -202,9 +184,7 @@ def test_a_disk_without_room_refuses_sends_and_nothing_else() -> None:
 
 
 @pytest.mark.promise("B12")
-def test_a_topic_needs_room_for_every_copy() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_topic_needs_room_for_every_copy(bench: Bench, topic: Entity) -> None:
     for name in "abc":
         bench.subscription(f"t/Subscriptions/{name}")
     size = len(incoming().blob)
@@ -217,16 +197,14 @@ def test_a_topic_needs_room_for_every_copy() -> None:
     assert bench.send(topic) == 1
 
 
-def test_a_subscription_is_not_sent_to() -> None:
-    bench = Bench()
+def test_a_subscription_is_not_sent_to(bench: Bench) -> None:
     bench.topic()
     subscription = bench.subscription("t/Subscriptions/s")
     with pytest.raises(EntityNotFound):
         bench.send(subscription)
 
 
-def test_time_to_live_is_the_shorter_of_message_and_entity() -> None:
-    bench = Bench()
+def test_time_to_live_is_the_shorter_of_message_and_entity(bench: Bench) -> None:
     queue = bench.queue("q", Settings(default_ttl_ms=10 * SECOND))
     own = bench.send(queue, ttl_ms=3 * SECOND)
     longer = bench.send(queue, ttl_ms=30 * SECOND)
@@ -239,9 +217,7 @@ def test_time_to_live_is_the_shorter_of_message_and_entity() -> None:
     assert bench.find("f").main.messages[forever].expires_at == 0
 
 
-def test_a_schedule_in_the_past_is_an_ordinary_send() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_schedule_in_the_past_is_an_ordinary_send(bench: Bench, queue: Queue) -> None:
     number = bench.send(queue, scheduled_at=START - SECOND)
 
     message = queue.messages[number]
@@ -249,9 +225,7 @@ def test_a_schedule_in_the_past_is_an_ordinary_send() -> None:
     assert message.extra is None, "it never was a scheduled message"
 
 
-def test_an_empty_session_id_agrees_with_any_partition_key() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_an_empty_session_id_agrees_with_any_partition_key(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="", partition_key="a")
     bench.send(queue, session_id="a", partition_key="a")
     with pytest.raises(ArgumentError, match="differs from the session id"):
@@ -288,8 +262,7 @@ def test_a_message_id_has_at_most_128_characters(message_id: object, is_taken: b
     assert len(queue.messages) == is_taken
 
 
-def test_properties_and_annotations_have_at_most_64_kb_together() -> None:
-    bench = Bench()
+def test_properties_and_annotations_have_at_most_64_kb_together(bench: Bench) -> None:
     queue = bench.queue("q", Settings(max_message_kb=1_024))
     bench.send(queue, "b" * 500_000, properties={"p": "x" * 60_000})
     with pytest.raises(HeaderTooLarge, match="at most 65536 are allowed beside the body"):
@@ -299,10 +272,7 @@ def test_properties_and_annotations_have_at_most_64_kb_together() -> None:
     assert len(queue.messages) == 1
 
 
-def test_the_header_limit_is_to_the_byte() -> None:
-    bench = Bench()
-    queue = bench.queue()
-
+def test_the_header_limit_is_to_the_byte(bench: Bench, queue: Queue) -> None:
     def sized(length: int) -> Scanned:
         return incoming("b", message_id="m", properties={"p": "x" * length})
 

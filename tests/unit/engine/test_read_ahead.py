@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pairbus.engine.context import FETCH_MESSAGES_MAX
+from pairbus.engine.queues.queue import Queue
 from pairbus.model.entity import Settings
 from tests.unit.engine.engine_kit import SECOND, Bench
 
@@ -42,9 +43,7 @@ class FarBlobs:
         self._bench.pump()
 
 
-def test_a_delivery_waits_for_its_bytes_and_comes_in_order() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_delivery_waits_for_its_bytes_and_comes_in_order(bench: Bench, queue: Queue) -> None:
     for _ in range(5):
         bench.send(queue)
     far = FarBlobs(bench)
@@ -59,8 +58,7 @@ def test_a_delivery_waits_for_its_bytes_and_comes_in_order() -> None:
 
 
 @pytest.mark.promise("B63")
-def test_a_queue_that_waits_for_bytes_holds_up_no_other() -> None:
-    bench = Bench()
+def test_a_queue_that_waits_for_bytes_holds_up_no_other(bench: Bench) -> None:
     slow, quick = bench.queue("slow"), bench.queue("quick")
     bench.send(slow)
     bench.send(quick)
@@ -74,9 +72,7 @@ def test_a_queue_that_waits_for_bytes_holds_up_no_other() -> None:
     assert len(bench.outbox.delivered) == 2
 
 
-def test_what_is_asked_for_at_once_is_bounded() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_what_is_asked_for_at_once_is_bounded(bench: Bench, queue: Queue) -> None:
     for _ in range(FETCH_MESSAGES_MAX + 100):
         bench.send(queue)
     far = FarBlobs(bench)
@@ -89,8 +85,7 @@ def test_what_is_asked_for_at_once_is_bounded() -> None:
     assert len(bench.outbox.delivered) == FETCH_MESSAGES_MAX + 100
 
 
-def test_a_session_waits_for_its_bytes_without_the_others() -> None:
-    bench = Bench()
+def test_a_session_waits_for_its_bytes_without_the_others(bench: Bench) -> None:
     queue = bench.queue("s", replace(Settings(), requires_session=True))
     for session in ("a", "b", "a", "b"):
         bench.send(queue, session_id=session)
@@ -104,8 +99,7 @@ def test_a_session_waits_for_its_bytes_without_the_others() -> None:
     assert bench.outbox.numbers() == [2, 4, 1, 3]
 
 
-def test_what_is_forwarded_and_what_falls_due_waits_for_its_bytes() -> None:
-    bench = Bench()
+def test_what_is_forwarded_and_what_falls_due_waits_for_its_bytes(bench: Bench) -> None:
     target = bench.queue("target")
     source = bench.queue("source", replace(Settings(), forward_to="target"))
     later = bench.queue("later")
@@ -124,8 +118,7 @@ def test_what_is_forwarded_and_what_falls_due_waits_for_its_bytes() -> None:
     assert (later.active_count, later.scheduled_count) == (1, 0)
 
 
-def test_a_message_that_expires_while_its_bytes_are_under_way_is_not_delivered() -> None:
-    bench = Bench()
+def test_a_message_that_expires_while_its_bytes_are_under_way_is_not_delivered(bench: Bench) -> None:
     queue = bench.queue()
     bench.send(queue, ttl_ms=2 * SECOND)
     bench.send(queue)

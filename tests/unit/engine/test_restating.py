@@ -21,8 +21,7 @@ def _restated(bench: Bench, records: list[Record]) -> list[Record]:
 
 
 @pytest.mark.promise("B62")
-def test_old_settings_of_an_entity_are_not_written_again() -> None:
-    bench = Bench()
+def test_old_settings_of_an_entity_are_not_written_again(bench: Bench) -> None:
     entity = bench.entity("q")
     for number in range(50):
         bench.now += 1
@@ -38,8 +37,7 @@ def test_old_settings_of_an_entity_are_not_written_again() -> None:
 
 
 @pytest.mark.promise("B62")
-def test_old_access_rules_of_the_namespace_are_not_written_again() -> None:
-    bench = Bench()
+def test_old_access_rules_of_the_namespace_are_not_written_again(bench: Bench) -> None:
     for number in range(20):
         key = f"key-{number}"
         rules = (AccessRule(name="root", rights=RIGHTS, primary_key=key, secondary_key=key),)

@@ -37,8 +37,7 @@ def with_costly_filters(bench: Bench, count: int = SUBSCRIPTIONS) -> Entity:
 
 
 @pytest.mark.promise("B58")
-def test_a_publish_that_the_rules_take_too_long_for_is_refused_and_leaves_no_trace() -> None:
-    bench = Bench()
+def test_a_publish_that_the_rules_take_too_long_for_is_refused_and_leaves_no_trace(bench: Bench) -> None:
     topic = with_costly_filters(bench)
     bench.subscription("t/Subscriptions/all")
     budget = bench.namespace.context.budget
@@ -56,8 +55,7 @@ def test_a_publish_that_the_rules_take_too_long_for_is_refused_and_leaves_no_tra
 
 
 @pytest.mark.promise("B58")
-def test_the_messages_of_a_batch_share_one_budget() -> None:
-    bench = Bench()
+def test_the_messages_of_a_batch_share_one_budget(bench: Bench) -> None:
     topic = with_costly_filters(bench, 20)
     message = incoming(properties={"p": LONG})
     bench.namespace.check_send(topic, message, 0)
@@ -72,9 +70,7 @@ def test_the_messages_of_a_batch_share_one_budget() -> None:
 
 @pytest.mark.promise("B58")
 @pytest.mark.parametrize(("length", "is_taken"), [(2_000, True), (30_000, False)])
-def test_actions_count_too(length: int, is_taken: bool) -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_actions_count_too(length: int, is_taken: bool, bench: Bench, topic: Entity) -> None:
     for number in range(500):
         kept = rule("r", f"p LIKE 'x%' AND n <> {number}", "SET a = p; SET b = 1; SET c = 2; SET d = 3")
         bench.subscription(f"t/Subscriptions/s{number}", rules=[kept])
@@ -88,9 +84,7 @@ def test_actions_count_too(length: int, is_taken: bool) -> None:
     bench.namespace.check_send(topic, incoming(properties={"p": "y" * length}), 0)
 
 
-def test_many_ordinary_filters_are_no_reason_to_refuse() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_many_ordinary_filters_are_no_reason_to_refuse(bench: Bench, topic: Entity) -> None:
     for number in range(1_000):
         bench.subscription(
             f"t/Subscriptions/s{number}", rules=[rule("r", f"p LIKE '%order-{number}.%' AND q > 3")]
@@ -102,10 +96,8 @@ def test_many_ordinary_filters_are_no_reason_to_refuse() -> None:
 
 
 @pytest.mark.promise("B58")
-def test_what_comes_by_itself_is_set_aside_where_filters_were_not_asked() -> None:
+def test_what_comes_by_itself_is_set_aside_where_filters_were_not_asked(bench: Bench, topic: Entity) -> None:
     """A scheduled message cannot be refused any more; nothing is lost, and the pump is not held for long."""
-    bench = Bench()
-    topic = bench.topic()
     bench.send(topic, "due", properties={"p": LONG}, scheduled_at=START + SECOND)
     for number in range(SUBSCRIPTIONS):
         bench.subscription(f"t/Subscriptions/s{number}", rules=[costly(number)])
@@ -124,8 +116,7 @@ def test_what_comes_by_itself_is_set_aside_where_filters_were_not_asked() -> Non
 
 
 @pytest.mark.promise("B63")
-def test_forwarding_into_a_costly_topic_goes_on_in_the_next_burst() -> None:
-    bench = Bench()
+def test_forwarding_into_a_costly_topic_goes_on_in_the_next_burst(bench: Bench) -> None:
     with_costly_filters(bench, 40)
     source = bench.queue("source", Settings(forward_to="t"))
     for _ in range(12):

@@ -16,10 +16,13 @@ MINUTE = 60 * SECOND
 SESSIONS = Settings(requires_session=True)
 
 
+@pytest.fixture
+def queue(bench: Bench) -> Queue:
+    return bench.queue("q", SESSIONS)
+
+
 @pytest.mark.promise("B51")
-def test_a_held_session_is_refused_to_others() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_a_held_session_is_refused_to_others(bench: Bench, queue: Queue) -> None:
     holder = bench.holder(queue, "a")
     with pytest.raises(SessionCannotBeLocked):
         bench.holder(queue, "a")
@@ -30,9 +33,7 @@ def test_a_held_session_is_refused_to_others() -> None:
 
 
 @pytest.mark.promise("B51")
-def test_all_deliveries_of_a_session_go_to_its_holder() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_all_deliveries_of_a_session_go_to_its_holder(bench: Bench, queue: Queue) -> None:
     one, two = bench.holder(queue, "a", 10), bench.holder(queue, "b", 10)
     for session_id in "abba":
         bench.send(queue, session_id=session_id)
@@ -45,9 +46,7 @@ def test_all_deliveries_of_a_session_go_to_its_holder() -> None:
 
 
 @pytest.mark.promise("B22", "B23")
-def test_a_session_stays_in_order_over_abandon() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_a_session_stays_in_order_over_abandon(bench: Bench, queue: Queue) -> None:
     for _ in range(3):
         bench.send(queue, session_id="a")
     bench.holder(queue, "a", 2)
@@ -64,9 +63,7 @@ def test_a_session_stays_in_order_over_abandon() -> None:
     assert bench.outbox.numbers() == [1, 2, 1, 2, 3]
 
 
-def test_a_session_without_credit_or_with_a_full_socket_waits() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_a_session_without_credit_or_with_a_full_socket_waits(bench: Bench, queue: Queue) -> None:
     holder = bench.holder(queue, "a")
     bench.send(queue, session_id="a")
     bench.pump()
@@ -83,9 +80,7 @@ def test_a_session_without_credit_or_with_a_full_socket_waits() -> None:
 
 
 @pytest.mark.promise("B54")
-def test_accept_next_serves_sessions_in_turn() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_accept_next_serves_sessions_in_turn(bench: Bench, queue: Queue) -> None:
     for session_id in "abc":
         bench.send(queue, session_id=session_id)
     seen = []
@@ -98,9 +93,7 @@ def test_accept_next_serves_sessions_in_turn() -> None:
     assert seen == list("abcabc")
 
 
-def test_accept_next_waits_for_a_message_and_times_out() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_accept_next_waits_for_a_message_and_times_out(bench: Bench, queue: Queue) -> None:
     first = bench.holder(queue, None, timeout_ms=10 * SECOND)
     second = bench.holder(queue, None, timeout_ms=20 * SECOND)
     bench.wait(10 * SECOND)
@@ -111,9 +104,7 @@ def test_accept_next_waits_for_a_message_and_times_out() -> None:
     assert bench.outbox.accepted == [second]
 
 
-def test_who_stops_waiting_gets_nothing() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_who_stops_waiting_gets_nothing(bench: Bench, queue: Queue) -> None:
     waiting = bench.holder(queue, None)
     queue.detach(waiting, bench.now)
     bench.send(queue, session_id="a")
@@ -122,18 +113,14 @@ def test_who_stops_waiting_gets_nothing() -> None:
     assert not bench.outbox.accepted
 
 
-def test_the_number_of_waiting_receivers_is_bounded() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_the_number_of_waiting_receivers_is_bounded(bench: Bench, queue: Queue) -> None:
     for _ in range(session_ops.WAITING_MAX):
         bench.holder(queue, None)
     with pytest.raises(NotAllowed, match="already wait"):
         bench.holder(queue, None)
 
 
-def test_accept_next_passes_over_sessions_whose_messages_have_expired() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_accept_next_passes_over_sessions_whose_messages_have_expired(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="old", ttl_ms=SECOND)
     bench.send(queue, session_id="new")
     bench.now += SECOND
@@ -145,9 +132,7 @@ def test_accept_next_passes_over_sessions_whose_messages_have_expired() -> None:
 
 
 @pytest.mark.promise("B41")
-def test_a_held_session_delivers_nothing_expired() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_a_held_session_delivers_nothing_expired(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="a", ttl_ms=SECOND)
     bench.send(queue, session_id="a")
     bench.now += SECOND
@@ -158,9 +143,7 @@ def test_a_held_session_delivers_nothing_expired() -> None:
 
 
 @pytest.mark.promise("B29")
-def test_closing_a_session_does_not_raise_the_count() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_closing_a_session_does_not_raise_the_count(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="a")
     holder = bench.holder(queue, "a", 1)
     bench.pump()
@@ -175,9 +158,7 @@ def test_closing_a_session_does_not_raise_the_count() -> None:
 
 
 @pytest.mark.promise("B29")
-def test_a_session_lock_that_expires_raises_the_count_and_detaches() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_a_session_lock_that_expires_raises_the_count_and_detaches(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="a")
     holder = bench.holder(queue, "a", 1)
     bench.pump()
@@ -192,8 +173,7 @@ def test_a_session_lock_that_expires_raises_the_count_and_detaches() -> None:
 
 
 @pytest.mark.promise("B30")
-def test_a_session_lock_that_expires_too_often_dead_letters() -> None:
-    bench = Bench()
+def test_a_session_lock_that_expires_too_often_dead_letters(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(requires_session=True, max_delivery_count=1))
     bench.send(entity, session_id="a")
     bench.holder(entity.main, "a", 1)
@@ -205,8 +185,7 @@ def test_a_session_lock_that_expires_too_often_dead_letters() -> None:
 
 
 @pytest.mark.promise("B29")
-def test_a_change_of_the_entity_loses_sessions_without_counting() -> None:
-    bench = Bench()
+def test_a_change_of_the_entity_loses_sessions_without_counting(bench: Bench) -> None:
     entity = bench.entity("q", settings=SESSIONS)
     bench.send(entity, session_id="a")
     holder = bench.holder(entity.main, "a", 1)
@@ -221,9 +200,7 @@ def test_a_change_of_the_entity_loses_sessions_without_counting() -> None:
 
 
 @pytest.mark.promise("B51")
-def test_an_expired_hold_is_taken_over_even_before_a_tick() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_an_expired_hold_is_taken_over_even_before_a_tick(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="a")
     holder = bench.holder(queue, "a", 1)
     bench.pump()
@@ -236,9 +213,7 @@ def test_an_expired_hold_is_taken_over_even_before_a_tick() -> None:
 
 
 @pytest.mark.promise("B28")
-def test_renewing_a_session_extends_it() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_renewing_a_session_extends_it(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="a")
     holder = bench.holder(queue, "a", 1)
     bench.pump()
@@ -262,8 +237,7 @@ def deleting_holder(bench: Bench, queue: Queue, session_id: str = "a", credit: i
     return consumer
 
 
-def test_a_receiver_that_deletes_may_wait_as_long_as_its_session_lock_lasts() -> None:
-    bench = Bench()
+def test_a_receiver_that_deletes_may_wait_as_long_as_its_session_lock_lasts(bench: Bench) -> None:
     queue = bench.queue("q", SESSIONS)
     holder = deleting_holder(bench, queue)
     bench.send(queue, session_id="a")
@@ -278,9 +252,7 @@ def test_a_receiver_that_deletes_may_wait_as_long_as_its_session_lock_lasts() ->
     assert bench.namespace.next_deadline() is None
 
 
-def test_the_grace_of_a_session_ends_when_somebody_else_asks_for_it() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_the_grace_of_a_session_ends_when_somebody_else_asks_for_it(bench: Bench, queue: Queue) -> None:
     old = deleting_holder(bench, queue)
     bench.wait(MINUTE)
     new = bench.holder(queue, "a", 1)
@@ -290,8 +262,7 @@ def test_the_grace_of_a_session_ends_when_somebody_else_asks_for_it() -> None:
     assert new.session is not None, "the new lock lasts as long as any"
 
 
-def test_the_grace_of_a_session_ends_when_a_message_comes_and_the_next_receiver_gets_it() -> None:
-    bench = Bench()
+def test_the_grace_of_a_session_ends_when_a_message_comes_and_the_next_receiver_gets_it(bench: Bench) -> None:
     queue = bench.queue("q", SESSIONS)
     old = deleting_holder(bench, queue)
     bench.wait(MINUTE)
@@ -322,9 +293,7 @@ def test_a_session_lock_ends_without_grace_for_a_receiver_that_does_not_only_wai
 
 
 @pytest.mark.promise("B53")
-def test_state_is_kept_for_the_next_holder_also_without_messages() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_state_is_kept_for_the_next_holder_also_without_messages(bench: Bench, queue: Queue) -> None:
     holder = bench.holder(queue, "a")
     assert holder.session is not None
     session_ops.set_state(queue, holder.session, b"progress", bench.now)
@@ -342,8 +311,7 @@ def test_state_is_kept_for_the_next_holder_also_without_messages() -> None:
 
 @pytest.mark.promise("B53")
 @pytest.mark.parametrize("empty", [None, b""])
-def test_an_empty_state_clears_it_and_forgets_the_session(empty: bytes | None) -> None:
-    bench = Bench()
+def test_an_empty_state_clears_it_and_forgets_the_session(empty: bytes | None, bench: Bench) -> None:
     queue = bench.queue("q", SESSIONS)
     holder = bench.holder(queue, "a")
     assert holder.session is not None
@@ -356,17 +324,13 @@ def test_an_empty_state_clears_it_and_forgets_the_session(empty: bytes | None) -
 
 
 @pytest.mark.promise("B53")
-def test_an_empty_state_in_an_older_log_is_none() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_an_empty_state_in_an_older_log_is_none(bench: Bench, queue: Queue) -> None:
     queue.record(SessionStateSet(queue.queue_id, "a", b"", bench.now))
     assert session_ops.list_sessions(bench.restart().find("q").main, None, 0, 10) == []
 
 
 @pytest.mark.promise("B53")
-def test_state_has_a_size_limit() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_state_has_a_size_limit(bench: Bench, queue: Queue) -> None:
     holder = bench.holder(queue, "a")
     assert holder.session is not None
     with pytest.raises(ArgumentError, match="session state"):
@@ -374,9 +338,7 @@ def test_state_has_a_size_limit() -> None:
 
 
 @pytest.mark.promise("B53")
-def test_only_the_holder_is_given_the_session() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_only_the_holder_is_given_the_session(bench: Bench, queue: Queue) -> None:
     holder = bench.holder(queue, "a")
     assert session_ops.held_session(queue, holder, "a", bench.now) is holder.session
     assert session_ops.held_session(queue, None, "a", bench.now) is holder.session
@@ -388,15 +350,12 @@ def test_only_the_holder_is_given_the_session() -> None:
 
 
 @pytest.mark.promise("B52")
-def test_an_entity_without_sessions_gives_none() -> None:
-    bench = Bench()
+def test_an_entity_without_sessions_gives_none(bench: Bench) -> None:
     with pytest.raises(NotAllowed, match="does not require sessions"):
         bench.holder(bench.queue(), "a")
 
 
-def test_sessions_are_listed_by_messages_or_by_state_written_since() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_sessions_are_listed_by_messages_or_by_state_written_since(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="messages")
     for session_id in ("old", "new"):
         holder = bench.holder(queue, session_id)
@@ -412,9 +371,7 @@ def test_sessions_are_listed_by_messages_or_by_state_written_since() -> None:
 
 
 @pytest.mark.promise("B62")
-def test_a_session_with_nothing_left_is_forgotten() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_a_session_with_nothing_left_is_forgotten(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="a")
     holder = bench.holder(queue, "a", 1)
     bench.pump()
@@ -426,9 +383,7 @@ def test_a_session_with_nothing_left_is_forgotten() -> None:
     assert not queue.sessions.available
 
 
-def test_a_deferred_message_keeps_its_session_but_does_not_offer_it() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_a_deferred_message_keeps_its_session_but_does_not_offer_it(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="a")
     holder = bench.holder(queue, "a", 1)
     bench.pump()
@@ -442,9 +397,7 @@ def test_a_deferred_message_keeps_its_session_but_does_not_offer_it() -> None:
     assert session_ops.list_sessions(queue, None, 0, 10) == ["a"]
 
 
-def test_a_scheduled_message_waits_in_its_session() -> None:
-    bench = Bench()
-    queue = bench.queue("q", SESSIONS)
+def test_a_scheduled_message_waits_in_its_session(bench: Bench, queue: Queue) -> None:
     bench.send(queue, session_id="a", scheduled_at=START + MINUTE)
     waiting = bench.holder(queue, None, timeout_ms=10 * MINUTE)
     bench.wait(MINUTE)
@@ -452,8 +405,7 @@ def test_a_scheduled_message_waits_in_its_session() -> None:
     assert bench.outbox.accepted == [waiting]
 
 
-def test_the_dead_letter_queue_of_an_entity_with_sessions_has_none() -> None:
-    bench = Bench()
+def test_the_dead_letter_queue_of_an_entity_with_sessions_has_none(bench: Bench) -> None:
     entity = bench.entity("q", settings=SESSIONS)
     bench.send(entity, session_id="a")
     bench.holder(entity.main, "a", 1)
@@ -469,8 +421,7 @@ def test_the_dead_letter_queue_of_an_entity_with_sessions_has_none() -> None:
 
 
 @pytest.mark.promise("B62")
-def test_messages_that_expire_behind_a_waiting_one_leave_nothing_in_their_session() -> None:
-    bench = Bench()
+def test_messages_that_expire_behind_a_waiting_one_leave_nothing_in_their_session(bench: Bench) -> None:
     queue = bench.queue(settings=Settings(requires_session=True))
     bench.send(queue, "first", session_id="s")
     for _ in range(40):
@@ -485,8 +436,7 @@ def test_messages_that_expire_behind_a_waiting_one_leave_nothing_in_their_sessio
 
 
 @pytest.mark.promise("B62")
-def test_session_states_count_against_the_size_of_their_entity() -> None:
-    bench = Bench()
+def test_session_states_count_against_the_size_of_their_entity(bench: Bench) -> None:
     queue = bench.queue(settings=Settings(requires_session=True, max_size_mb=1))
     state = bytes(200_000)
     with pytest.raises(QuotaExceeded):
@@ -510,8 +460,7 @@ def test_session_states_count_against_the_size_of_their_entity() -> None:
 
 
 @pytest.mark.promise("M12")
-def test_session_id_of_a_receiver_is_as_short_as_that_of_a_message() -> None:
-    bench = Bench()
+def test_session_id_of_a_receiver_is_as_short_as_that_of_a_message(bench: Bench) -> None:
     queue = bench.queue(settings=Settings(requires_session=True))
 
     with pytest.raises(ArgumentError):

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from pairbus.engine.queues.queue import Queue
 from pairbus.engine.tokens import BLOCK_TOKENS, TokenStream
 from tests.unit.engine.engine_kit import Bench
 
@@ -38,9 +39,7 @@ def test_a_token_tells_nothing_of_the_next() -> None:
 
 
 @pytest.mark.promise("B27")
-def test_a_token_of_the_message_before_opens_nothing() -> None:
-    bench = Bench()
-    queue = bench.queue()
+def test_a_token_of_the_message_before_opens_nothing(bench: Bench, queue: Queue) -> None:
     for _ in range(2):
         bench.send(queue)
     first = bench.receive(queue).token

@@ -33,9 +33,7 @@ def bodies(bench: Bench, entity: Entity, dead: bool = False) -> list[object]:
 
 
 @pytest.mark.promise("B15")
-def test_every_matching_subscription_holds_its_copy_in_one_commit() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_every_matching_subscription_holds_its_copy_in_one_commit(bench: Bench, topic: Entity) -> None:
     all_of_it = bench.subscription("t/Subscriptions/all")
     red = bench.subscription("t/Subscriptions/red", rules=[rule("r", "color = 'red'")])
     none = bench.subscription("t/Subscriptions/none", rules=[])
@@ -50,9 +48,7 @@ def test_every_matching_subscription_holds_its_copy_in_one_commit() -> None:
 
 
 @pytest.mark.promise("B19")
-def test_a_copy_has_its_own_number_and_tells_the_topics() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_copy_has_its_own_number_and_tells_the_topics(bench: Bench, topic: Entity) -> None:
     bench.send(topic)
     subscription = bench.subscription("t/Subscriptions/s")
     assert bench.send(topic) == 2
@@ -65,9 +61,7 @@ def test_a_copy_has_its_own_number_and_tells_the_topics() -> None:
 
 
 @pytest.mark.promise("B20")
-def test_a_topics_time_does_not_run_back() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_topics_time_does_not_run_back(bench: Bench, topic: Entity) -> None:
     subscription = bench.subscription("t/Subscriptions/s")
     bench.send(topic)
     again = bench.restart(now=START - MINUTE)
@@ -77,8 +71,7 @@ def test_a_topics_time_does_not_run_back() -> None:
 
 
 @pytest.mark.promise("B41", "B49", "B65")
-def test_lives_and_windows_of_a_topic_count_from_an_earlier_clock_after_a_restart() -> None:
-    bench = Bench()
+def test_lives_and_windows_of_a_topic_count_from_an_earlier_clock_after_a_restart(bench: Bench) -> None:
     topic = bench.topic("t", Settings(requires_duplicate_detection=True, duplicate_window_ms=MINUTE))
     subscription = bench.subscription("t/Subscriptions/s")
     bench.send(topic, message_id="ahead")
@@ -96,8 +89,7 @@ def test_lives_and_windows_of_a_topic_count_from_an_earlier_clock_after_a_restar
 
 
 @pytest.mark.promise("B47")
-def test_a_topic_detects_duplicates() -> None:
-    bench = Bench()
+def test_a_topic_detects_duplicates(bench: Bench) -> None:
     topic = bench.topic("t", Settings(requires_duplicate_detection=True))
     subscription = bench.subscription("t/Subscriptions/s")
     assert bench.send(topic, message_id="m") == 1
@@ -109,18 +101,14 @@ def test_a_topic_detects_duplicates() -> None:
 
 
 @pytest.mark.promise("P23")
-def test_a_ping_to_a_topic_is_never_seen() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_ping_to_a_topic_is_never_seen(bench: Bench, topic: Entity) -> None:
     subscription = bench.subscription("t/Subscriptions/s")
     assert bench.send(topic, ping()) == 0
     assert not subscription.main.messages
 
 
 @pytest.mark.promise("B44")
-def test_a_message_scheduled_at_a_topic_is_judged_when_it_is_due() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_message_scheduled_at_a_topic_is_judged_when_it_is_due(bench: Bench, topic: Entity) -> None:
     bench.send(topic, scheduled_at=START + MINUTE)
     assert topic.counts().scheduled == 1
     subscription = bench.subscription("t/Subscriptions/s")
@@ -133,16 +121,14 @@ def test_a_message_scheduled_at_a_topic_is_judged_when_it_is_due() -> None:
     assert subscription.main.messages[1].enqueued_at == START + MINUTE
 
 
-def test_a_message_scheduled_at_a_topic_without_subscriptions_goes_nowhere() -> None:
-    bench = Bench()
+def test_a_message_scheduled_at_a_topic_without_subscriptions_goes_nowhere(bench: Bench) -> None:
     topic = bench.topic()
     bench.send(topic, scheduled_at=START + MINUTE)
     bench.wait(MINUTE)
     assert topic.counts().total == 0
 
 
-def test_time_to_live_is_the_shortest_of_message_topic_and_subscription() -> None:
-    bench = Bench()
+def test_time_to_live_is_the_shortest_of_message_topic_and_subscription(bench: Bench) -> None:
     topic = bench.topic("t", Settings(default_ttl_ms=20 * SECOND))
     short = bench.subscription("t/Subscriptions/short", Settings(default_ttl_ms=10 * SECOND))
     long = bench.subscription("t/Subscriptions/long")
@@ -154,9 +140,7 @@ def test_time_to_live_is_the_shortest_of_message_topic_and_subscription() -> Non
 
 
 @pytest.mark.promise("B55", "B56")
-def test_one_copy_per_rule_with_an_action_and_one_for_all_others() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_one_copy_per_rule_with_an_action_and_one_for_all_others(bench: Bench, topic: Entity) -> None:
     rules = [
         rule("plain-1", "n > 0"),
         rule("plain-2", "n > 1"),
@@ -179,9 +163,7 @@ def test_one_copy_per_rule_with_an_action_and_one_for_all_others() -> None:
 
 
 @pytest.mark.promise("B58")
-def test_a_filter_that_fails_affects_its_own_subscription_only() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_filter_that_fails_affects_its_own_subscription_only(bench: Bench, topic: Entity) -> None:
     bad = [rule("bad", "n / 0 = 1")]
     aside = bench.subscription("t/Subscriptions/aside", rules=bad)
     dropped = bench.subscription(
@@ -202,9 +184,7 @@ def test_a_filter_that_fails_affects_its_own_subscription_only() -> None:
 
 
 @pytest.mark.promise("B52")
-def test_a_subscription_with_sessions_sets_aside_what_has_none() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_subscription_with_sessions_sets_aside_what_has_none(bench: Bench, topic: Entity) -> None:
     subscription = bench.subscription("t/Subscriptions/s", Settings(requires_session=True))
     bench.send(topic)
     bench.send(topic, session_id="a")
@@ -216,9 +196,7 @@ def test_a_subscription_with_sessions_sets_aside_what_has_none() -> None:
 
 
 @pytest.mark.promise("B57")
-def test_a_message_is_judged_by_the_rules_of_its_moment() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_a_message_is_judged_by_the_rules_of_its_moment(bench: Bench, topic: Entity) -> None:
     subscription = bench.subscription("t/Subscriptions/s", rules=[])
     bench.send(topic, "before")
     bench.namespace.update(subscription, Settings(rules=(rule("r", "1 = 1"),)), bench.now)
@@ -259,8 +237,7 @@ def test_rules_see_what_the_broker_knows_of_a_message() -> None:
 
 
 @pytest.mark.promise("B50")
-def test_a_message_goes_to_where_its_queue_forwards() -> None:
-    bench = Bench()
+def test_a_message_goes_to_where_its_queue_forwards(bench: Bench) -> None:
     bench.queue("target")
     source = bench.entity("source", settings=Settings(forward_to="TARGET"))
     assert source.settings.forward_to == "TARGET", "the letter case it was given"
@@ -277,8 +254,7 @@ def test_a_message_goes_to_where_its_queue_forwards() -> None:
 
 
 @pytest.mark.promise("B50")
-def test_a_chain_ends_at_the_hop_limit_in_the_dead_letter_queue() -> None:
-    bench = Bench()
+def test_a_chain_ends_at_the_hop_limit_in_the_dead_letter_queue(bench: Bench) -> None:
     bench.queue("q5")
     for number in range(4, -1, -1):
         bench.entity(f"q{number}", settings=Settings(forward_to=f"q{number + 1}"))
@@ -294,8 +270,7 @@ def test_a_chain_ends_at_the_hop_limit_in_the_dead_letter_queue() -> None:
 
 
 @pytest.mark.promise("B50")
-def test_dead_letters_that_may_not_go_on_are_set_aside() -> None:
-    bench = Bench()
+def test_dead_letters_that_may_not_go_on_are_set_aside(bench: Bench) -> None:
     bench.queue("q5")
     for number in range(4, -1, -1):
         settings = Settings(forward_to=f"q{number + 1}", forward_dead_letters_to="q5")
@@ -307,8 +282,7 @@ def test_dead_letters_that_may_not_go_on_are_set_aside() -> None:
 
 
 @pytest.mark.promise("B8", "B38")
-def test_dead_letters_are_forwarded_with_their_reason() -> None:
-    bench = Bench()
+def test_dead_letters_are_forwarded_with_their_reason(bench: Bench) -> None:
     target = bench.entity("target")
     source = bench.entity("source", settings=Settings(forward_dead_letters_to="target"))
     bench.send(source)
@@ -323,8 +297,7 @@ def test_dead_letters_are_forwarded_with_their_reason() -> None:
 
 @pytest.mark.promise("B50")
 @pytest.mark.parametrize("trouble", ["gone", "disabled", "sessions"])
-def test_what_the_target_refuses_is_set_aside_with_the_reason(trouble: str) -> None:
-    bench = Bench()
+def test_what_the_target_refuses_is_set_aside_with_the_reason(trouble: str, bench: Bench) -> None:
     settings = {"disabled": Settings(status=SEND_DISABLED), "sessions": Settings(requires_session=True)}
     target = bench.entity("target", settings=settings.get(trouble))
     source = bench.entity("source", settings=Settings(forward_to="target"))
@@ -342,8 +315,7 @@ def test_what_the_target_refuses_is_set_aside_with_the_reason(trouble: str) -> N
     place.complete(bench.receive(place), bench.now)
 
 
-def test_a_forwarded_message_that_was_scheduled_is_not_scheduled_again() -> None:
-    bench = Bench()
+def test_a_forwarded_message_that_was_scheduled_is_not_scheduled_again(bench: Bench) -> None:
     bench.queue("target")
     source = bench.entity("source", settings=Settings(forward_to="target"))
     bench.send(source, scheduled_at=START + MINUTE)
@@ -352,8 +324,7 @@ def test_a_forwarded_message_that_was_scheduled_is_not_scheduled_again() -> None
     assert bench.find("target").counts().active == 1
 
 
-def test_a_subscription_forwards_to_a_queue() -> None:
-    bench = Bench()
+def test_a_subscription_forwards_to_a_queue(bench: Bench) -> None:
     bench.queue("target")
     topic = bench.topic()
     bench.subscription("t/Subscriptions/s", Settings(forward_to="target"))
@@ -373,8 +344,7 @@ def _retry_chain(bench: Bench) -> Entity:
 
 
 @pytest.mark.promise("B40")
-def test_a_forwarded_dead_letter_does_not_regain_its_time_to_live_at_a_later_hop() -> None:
-    bench = Bench()
+def test_a_forwarded_dead_letter_does_not_regain_its_time_to_live_at_a_later_hop(bench: Bench) -> None:
     first = _retry_chain(bench)
     bench.send(first, ttl_ms=SECOND)
     bench.wait(SECOND)
@@ -390,8 +360,7 @@ def test_a_forwarded_dead_letter_does_not_regain_its_time_to_live_at_a_later_hop
 
 
 @pytest.mark.promise("B40")
-def test_the_time_to_live_of_an_entity_counts_for_a_forwarded_dead_letter() -> None:
-    bench = Bench()
+def test_the_time_to_live_of_an_entity_counts_for_a_forwarded_dead_letter(bench: Bench) -> None:
     first = _retry_chain(bench)
     last = bench.find("last")
     bench.namespace.update(last, Settings(default_ttl_ms=MINUTE), bench.now)
@@ -405,8 +374,7 @@ def test_the_time_to_live_of_an_entity_counts_for_a_forwarded_dead_letter() -> N
 
 
 @pytest.mark.promise("B40")
-def test_a_rule_action_gives_a_forwarded_dead_letter_no_time_to_live() -> None:
-    bench = Bench()
+def test_a_rule_action_gives_a_forwarded_dead_letter_no_time_to_live(bench: Bench) -> None:
     bench.topic()
     subscription = bench.subscription("t/Subscriptions/s", rules=[rule("mark", "1 = 1", "SET mark = 'seen'")])
     first = bench.entity(
@@ -419,8 +387,7 @@ def test_a_rule_action_gives_a_forwarded_dead_letter_no_time_to_live() -> None:
     assert subscription.counts().active == 1
 
 
-def test_what_expired_is_not_forwarded() -> None:
-    bench = Bench()
+def test_what_expired_is_not_forwarded(bench: Bench) -> None:
     bench.queue("target")
     source = bench.entity("source")
     bench.send(source, ttl_ms=SECOND)
@@ -433,8 +400,7 @@ def test_what_expired_is_not_forwarded() -> None:
 
 
 @pytest.mark.promise("B50")
-def test_forwarding_that_begins_later_moves_what_lies_there_a_burst_at_a_time() -> None:
-    bench = Bench()
+def test_forwarding_that_begins_later_moves_what_lies_there_a_burst_at_a_time(bench: Bench) -> None:
     bench.queue("target")
     source = bench.entity("source")
     count = RELAY_BURST_MAX * 8
@@ -462,8 +428,7 @@ def test_a_blob_is_read_back_as_it_was_sent() -> None:
 
 
 @pytest.mark.promise("B50")
-def test_a_queue_that_forwards_to_itself_ends_at_the_hop_limit_and_loses_nothing() -> None:
-    bench = Bench()
+def test_a_queue_that_forwards_to_itself_ends_at_the_hop_limit_and_loses_nothing(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(requires_duplicate_detection=True))
     bench.namespace.update(entity, replace(entity.settings, forward_to="Q"), bench.now)
     for name in ("one", "two"):
@@ -478,8 +443,7 @@ def test_a_queue_that_forwards_to_itself_ends_at_the_hop_limit_and_loses_nothing
 
 
 @pytest.mark.promise("B50")
-def test_dead_letters_that_go_back_to_their_queue_end_at_the_hop_limit() -> None:
-    bench = Bench()
+def test_dead_letters_that_go_back_to_their_queue_end_at_the_hop_limit(bench: Bench) -> None:
     entity = bench.entity("q", settings=Settings(requires_duplicate_detection=True, max_delivery_count=1))
     bench.namespace.update(entity, replace(entity.settings, forward_dead_letters_to="q"), bench.now)
     bench.send(entity, "one", message_id="one")
@@ -492,8 +456,7 @@ def test_dead_letters_that_go_back_to_their_queue_end_at_the_hop_limit() -> None
 
 
 @pytest.mark.promise("B50")
-def test_a_queue_with_sessions_forwards_each_session_in_its_order() -> None:
-    bench = Bench()
+def test_a_queue_with_sessions_forwards_each_session_in_its_order(bench: Bench) -> None:
     target = bench.entity("target", settings=Settings(requires_session=True))
     source = bench.entity("source", settings=Settings(requires_session=True))
     for number in range(6):
@@ -514,8 +477,7 @@ def test_a_queue_with_sessions_forwards_each_session_in_its_order() -> None:
 
 
 @pytest.mark.promise("B12")
-def test_a_queue_with_sessions_keeps_what_the_disk_has_no_room_for() -> None:
-    bench = Bench()
+def test_a_queue_with_sessions_keeps_what_the_disk_has_no_room_for(bench: Bench) -> None:
     target = bench.entity("target")
     source = bench.entity("source", settings=Settings(requires_session=True, forward_to="target"))
     for number in range(2):
@@ -531,9 +493,8 @@ def test_a_queue_with_sessions_keeps_what_the_disk_has_no_room_for() -> None:
 
 @pytest.mark.promise("B56")
 @pytest.mark.parametrize("plain", [True, False])
-def test_what_changes_in_one_copy_does_not_show_in_its_sibling(plain: bool) -> None:
+def test_what_changes_in_one_copy_does_not_show_in_its_sibling(plain: bool, bench: Bench) -> None:
     """A subscription may hold several copies of one message; each is settled by itself."""
-    bench = Bench()
     topic = bench.topic()
     rules = [rule("one", "1 = 1", "SET x = 1"), rule("two", "1 = 1", "SET x = 2")]
     if plain:
@@ -564,9 +525,7 @@ def test_what_changes_in_one_copy_does_not_show_in_its_sibling(plain: bool) -> N
 
 
 @pytest.mark.promise("B56")
-def test_siblings_in_two_subscriptions_share_nothing() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_siblings_in_two_subscriptions_share_nothing(bench: Bench, topic: Entity) -> None:
     one = bench.subscription("t/Subscriptions/one", rules=[rule("r", "1 = 1", "SET x = 1")])
     two = bench.subscription("t/Subscriptions/two", rules=[rule("r", "1 = 1", "SET x = 2")])
     bench.send(topic, "m", scheduled_at=START + SECOND)
@@ -579,9 +538,7 @@ def test_siblings_in_two_subscriptions_share_nothing() -> None:
 
 
 @pytest.mark.promise("B56")
-def test_an_action_may_give_a_copy_its_session_or_take_it_away() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_an_action_may_give_a_copy_its_session_or_take_it_away(bench: Bench, topic: Entity) -> None:
     moved = bench.subscription(
         "t/Subscriptions/moved",
         Settings(requires_session=True),
@@ -607,9 +564,7 @@ def test_an_action_may_give_a_copy_its_session_or_take_it_away() -> None:
 
 
 @pytest.mark.promise("B58")
-def test_an_action_cannot_make_a_header_that_no_sender_could_send() -> None:
-    bench = Bench()
-    topic = bench.topic()
+def test_an_action_cannot_make_a_header_that_no_sender_could_send(bench: Bench, topic: Entity) -> None:
     subscription = bench.subscription(
         "t/Subscriptions/s", rules=[rule("r", "1 = 1", "SET y = p; SET z = p; SET w = p")]
     )

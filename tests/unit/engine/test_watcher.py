@@ -41,8 +41,7 @@ class Watcher:
         self.told.append(("idle", KIND_NAMES[kind], path))
 
 
-def test_messages_that_go_unreceived_are_told() -> None:
-    bench = Bench()
+def test_messages_that_go_unreceived_are_told(bench: Bench) -> None:
     watcher = Watcher(bench)
     queue = bench.queue()
     bench.send(queue, ttl_ms=SECOND)
@@ -54,8 +53,7 @@ def test_messages_that_go_unreceived_are_told() -> None:
     assert watcher.told == [("expired", "q"), ("cancelled", "q"), ("purged", "q")]
 
 
-def test_expired_locks_and_dead_letters_are_told() -> None:
-    bench = Bench()
+def test_expired_locks_and_dead_letters_are_told(bench: Bench) -> None:
     watcher = Watcher(bench)
     settings = Settings(max_delivery_count=1, requires_session=True)
     plain, sessions = bench.queue(), bench.queue("s", settings)
@@ -70,8 +68,7 @@ def test_expired_locks_and_dead_letters_are_told() -> None:
     assert ("dead-lettered", "s", "MaxDeliveryCountExceeded") in watcher.told
 
 
-def test_forwarding_failed_filters_and_deletion_are_told() -> None:
-    bench = Bench()
+def test_forwarding_failed_filters_and_deletion_are_told(bench: Bench) -> None:
     watcher = Watcher(bench)
     topic = bench.topic()
     bad = bench.subscription("t/Subscriptions/bad", rules=[rule("r", "n / 0 = 1")])
@@ -101,8 +98,7 @@ def test_a_deadline_asked_for_twice_comes_once() -> None:
     assert timers.next_deadline() is None
 
 
-def test_a_deletion_of_an_idle_entity_is_told_apart_from_one_by_hand() -> None:
-    bench = Bench()
+def test_a_deletion_of_an_idle_entity_is_told_apart_from_one_by_hand(bench: Bench) -> None:
     watcher = Watcher(bench)
     bench.entity("idle", settings=Settings(auto_delete_on_idle_ms=5 * MINUTE))
     bench.namespace.delete(bench.entity("q"), bench.now)
