@@ -52,8 +52,7 @@ def test_begin_answer_names_the_clients_channel() -> None:
     assert (answer.next_outgoing_id, answer.incoming_window) == (1, 5000)
 
 
-def test_close_is_answered_with_close_after_links_and_sessions_are_gone() -> None:
-    wire = Wire().begun()
+def test_close_is_answered_with_close_after_links_and_sessions_are_gone(wire: Wire) -> None:
     wire.attached(role=False)
     wire.answers()
 
@@ -72,8 +71,7 @@ def test_nothing_is_read_after_the_end() -> None:
     assert "session_began" not in wire.handler.names()
 
 
-def test_our_close_waits_for_theirs_and_ignores_everything_else() -> None:
-    wire = Wire().begun()
+def test_our_close_waits_for_theirs_and_ignores_everything_else(wire: Wire) -> None:
     wire.attached(role=False)
     wire.answers()
 
@@ -89,8 +87,7 @@ def test_our_close_waits_for_theirs_and_ignores_everything_else() -> None:
     assert wire.answers() == []
 
 
-def test_closing_twice_says_it_once_and_nothing_follows() -> None:
-    wire = Wire().begun()
+def test_closing_twice_says_it_once_and_nothing_follows(wire: Wire) -> None:
     session = wire.handler.sessions[0]
     wire.answers()
 
@@ -113,8 +110,7 @@ def test_a_peer_that_never_answers_our_close_is_dropped() -> None:
     assert wire.connection.next_deadline() is None
 
 
-def test_lost_socket_tells_the_owner_once() -> None:
-    wire = Wire().begun()
+def test_lost_socket_tells_the_owner_once(wire: Wire) -> None:
     wire.attached(role=True)
 
     wire.connection.lost()
@@ -174,9 +170,7 @@ def test_a_frame_before_open_closes_with_open_and_close() -> None:
     assert [type(frame) for frame in wire.answers()] == [Open, Close]
 
 
-def test_a_session_cannot_begin_twice_on_one_channel() -> None:
-    wire = Wire().begun()
-
+def test_a_session_cannot_begin_twice_on_one_channel(wire: Wire) -> None:
     wire.say(Begin(0, 1, 1))
 
     assert wire.closed_with() == "amqp:not-allowed"
@@ -251,8 +245,7 @@ def test_our_open_fits_before_sizes_are_agreed_on() -> None:
     assert len(b"".join(wire.connection.take_output())) <= 512
 
 
-def test_an_attach_of_absurd_size_is_refused() -> None:
-    wire = Wire().begun()
+def test_an_attach_of_absurd_size_is_refused(wire: Wire) -> None:
     wire.answers()
 
     wire.say(Attach("n" * 20_000, 0, True))

@@ -32,8 +32,7 @@ def asked(role: bool, name: str = "link") -> Attach:
 # ---- attach: AMQP 1.0, 2.6.3 ----
 
 
-def test_an_answer_has_the_other_role_and_both_ends() -> None:
-    wire = Wire().begun()
+def test_an_answer_has_the_other_role_and_both_ends(wire: Wire) -> None:
     wire.answers()
     frame = asked(role=True)
     assert frame.source is not None
@@ -53,8 +52,7 @@ def test_an_answer_has_the_other_role_and_both_ends() -> None:
     assert (answer.initial_delivery_count, answer.max_message_size) == (0, 4096)
 
 
-def test_null_ends_are_answered_with_real_ones() -> None:
-    wire = Wire().begun()
+def test_null_ends_are_answered_with_real_ones(wire: Wire) -> None:
     wire.answers()
 
     wire.say(Attach("link", 0, False))
@@ -65,8 +63,7 @@ def test_null_ends_are_answered_with_real_ones() -> None:
     assert isinstance(answer.target, Target)
 
 
-def test_the_owner_may_answer_later_and_say_what_it_found() -> None:
-    wire = Wire().begun()
+def test_the_owner_may_answer_later_and_say_what_it_found(wire: Wire) -> None:
     wire.handler.answers_attach = False
     wire.say(asked(role=True))
     wire.flow(handle=0, credit=7)
@@ -93,8 +90,7 @@ def test_the_owner_may_answer_later_and_say_what_it_found() -> None:
     assert link.credit == 7
 
 
-def test_a_coordinator_is_echoed() -> None:
-    wire = Wire().begun()
+def test_a_coordinator_is_echoed(wire: Wire) -> None:
     wire.answers()
     frame = Attach("controller", 0, False)
     frame.source = Source()
@@ -109,8 +105,7 @@ def test_a_coordinator_is_echoed() -> None:
     assert answer.target.capabilities == ["amqp:local-transactions"]
 
 
-def test_a_refusal_has_null_ends_and_then_the_reason() -> None:
-    wire = Wire().begun()
+def test_a_refusal_has_null_ends_and_then_the_reason(wire: Wire) -> None:
     wire.handler.answers_attach = False
     wire.say(asked(role=True))
     wire.answers()
@@ -130,8 +125,7 @@ def test_a_refusal_has_null_ends_and_then_the_reason() -> None:
 
 
 # Python never answers the detach after a refusal, yet may use the handle again.
-def test_a_refused_handle_is_free_without_the_clients_detach() -> None:
-    wire = Wire().begun()
+def test_a_refused_handle_is_free_without_the_clients_detach(wire: Wire) -> None:
     wire.handler.answers_attach = False
     wire.say(asked(role=True))
     wire.handler.links["link"].refuse(AmqpError("amqp:not-found", "x"))
@@ -143,8 +137,7 @@ def test_a_refused_handle_is_free_without_the_clients_detach() -> None:
     assert wire.connection.link_count == 1
 
 
-def test_a_link_is_answered_once() -> None:
-    wire = Wire().begun()
+def test_a_link_is_answered_once(wire: Wire) -> None:
     link = wire.attached(role=True)
 
     with pytest.raises(LocalProtocolError):
@@ -153,8 +146,7 @@ def test_a_link_is_answered_once() -> None:
         link.refuse(AmqpError("a", "b"))
 
 
-def test_attaching_a_name_again_steals_the_link() -> None:
-    wire = Wire().begun()
+def test_attaching_a_name_again_steals_the_link(wire: Wire) -> None:
     wire.attached(role=True, name="same", handle=0)
     wire.answers()
 
@@ -168,9 +160,7 @@ def test_attaching_a_name_again_steals_the_link() -> None:
     assert wire.handler.of("link_detached") == [("same", True, "amqp:link:stolen")]
 
 
-def test_both_directions_may_share_a_name() -> None:
-    wire = Wire().begun()
-
+def test_both_directions_may_share_a_name(wire: Wire) -> None:
     wire.attached(role=True, name="$cbs", handle=0)
     wire.attached(role=False, name="$cbs", handle=1)
 
@@ -181,8 +171,7 @@ def test_both_directions_may_share_a_name() -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_detach_is_answered_in_kind_once(closed: bool) -> None:
-    wire = Wire().begun()
+def test_a_detach_is_answered_in_kind_once(closed: bool, wire: Wire) -> None:
     link = wire.attached(role=True)
     wire.answers()
 
@@ -195,8 +184,7 @@ def test_a_detach_is_answered_in_kind_once(closed: bool) -> None:
     assert not link.is_attached
 
 
-def test_our_detach_is_not_answered_twice() -> None:
-    wire = Wire().begun()
+def test_our_detach_is_not_answered_twice(wire: Wire) -> None:
     link = wire.attached(role=False)
     wire.answers()
 
@@ -212,8 +200,7 @@ def test_our_detach_is_not_answered_twice() -> None:
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_a_detach_before_our_attach_is_answered_with_attach_first(is_ours: bool) -> None:
-    wire = Wire().begun()
+def test_a_detach_before_our_attach_is_answered_with_attach_first(is_ours: bool, wire: Wire) -> None:
     wire.handler.answers_attach = False
     wire.say(asked(role=True))
     wire.answers()
@@ -226,8 +213,7 @@ def test_a_detach_before_our_attach_is_answered_with_attach_first(is_ours: bool)
     assert [type(frame) for frame in wire.answers()] == [Attach, Detach]
 
 
-def test_a_handle_is_free_after_detach() -> None:
-    wire = Wire().begun()
+def test_a_handle_is_free_after_detach(wire: Wire) -> None:
     for name in ("one", "two", "three"):
         wire.attached(role=True, name=name, handle=0)
         wire.detach()
@@ -236,8 +222,7 @@ def test_a_handle_is_free_after_detach() -> None:
     assert not wire.connection.is_closed
 
 
-def test_detached_links_do_not_send() -> None:
-    wire = Wire().begun()
+def test_detached_links_do_not_send(wire: Wire) -> None:
     link = wire.attached(role=True)
     wire.detach()
 
@@ -246,8 +231,7 @@ def test_detached_links_do_not_send() -> None:
     assert not link.can_send()
 
 
-def test_unsettled_deliveries_can_be_seen_when_their_link_goes() -> None:
-    wire = Wire().begun()
+def test_unsettled_deliveries_can_be_seen_when_their_link_goes(wire: Wire) -> None:
     link = wire.attached(role=True, name="mine", handle=0)
     other = wire.attached(role=True, name="other", handle=1)
     delivery_id = link.send(TOKEN, [b"x"], False, "context")
@@ -264,8 +248,7 @@ def test_unsettled_deliveries_can_be_seen_when_their_link_goes() -> None:
 # ---- credit: AMQP 1.0, 2.6.7 ----
 
 
-def test_an_accepted_sender_gets_credit_at_once() -> None:
-    wire = Wire().begun()
+def test_an_accepted_sender_gets_credit_at_once(wire: Wire) -> None:
     wire.answers()
 
     wire.say(asked(role=False))
@@ -287,8 +270,7 @@ def test_credit_is_given_again_when_half_is_used() -> None:
     assert [(flow.delivery_count, flow.link_credit) for flow in flows] == [(2, 4), (4, 4)]
 
 
-def test_a_sender_that_ignores_credit_is_served_all_the_same() -> None:
-    wire = Wire().begun()
+def test_a_sender_that_ignores_credit_is_served_all_the_same(wire: Wire) -> None:
     wire.handler.answers_attach = False
     wire.say(asked(role=False))
     wire.handler.links["link"].accept(credit=0)
@@ -302,9 +284,8 @@ def test_a_sender_that_ignores_credit_is_served_all_the_same() -> None:
 # Python grants absolute credit and may lower it below what is on its way.
 @pytest.mark.parametrize(("count", "granted", "expected"), [(0, 10, 8), (2, 10, 10), (0, 1, 0), (2, 0, 0)])
 def test_credit_counts_from_the_delivery_count_the_client_knows(
-    count: int, granted: int, expected: int
+    count: int, granted: int, expected: int, wire: Wire
 ) -> None:
-    wire = Wire().begun()
     link = wire.attached(role=True)
     wire.flow(handle=0, credit=2)
     link.send(TOKEN, [b"x"], True)
@@ -317,8 +298,7 @@ def test_credit_counts_from_the_delivery_count_the_client_knows(
     assert wire.handler.of("credit")[-1] == ("link", expected, False)
 
 
-def test_delivery_counts_are_serial_numbers() -> None:
-    wire = Wire().begun()
+def test_delivery_counts_are_serial_numbers(wire: Wire) -> None:
     link = wire.attached(role=True)
     link.delivery_count = 0xFFFFFFFF
 
@@ -329,8 +309,7 @@ def test_delivery_counts_are_serial_numbers() -> None:
     assert link.credit == 4
 
 
-def test_replies_may_overdraw_credit() -> None:
-    wire = Wire().begun()
+def test_replies_may_overdraw_credit(wire: Wire) -> None:
     link = wire.attached(role=True)
 
     link.send(b"x", [b"reply"], True)
@@ -339,8 +318,7 @@ def test_replies_may_overdraw_credit() -> None:
     assert len([f for f in wire.answers() if isinstance(f, Transfer)]) == 1
 
 
-def test_drain_uses_up_the_credit_and_says_so() -> None:
-    wire = Wire().begun()
+def test_drain_uses_up_the_credit_and_says_so(wire: Wire) -> None:
     link = wire.attached(role=True)
     wire.flow(handle=0, credit=10, drain=True)
     assert link.drain
@@ -357,8 +335,7 @@ def test_drain_uses_up_the_credit_and_says_so() -> None:
     assert not link.drain
 
 
-def test_an_echo_is_answered_with_where_the_link_stands() -> None:
-    wire = Wire().begun()
+def test_an_echo_is_answered_with_where_the_link_stands(wire: Wire) -> None:
     wire.attached(role=True)
     wire.answers()
     frame = Flow()
@@ -386,8 +363,7 @@ def test_a_sender_that_skips_deliveries_gets_its_credit_back() -> None:
     assert link.delivery_count == 10
 
 
-def test_a_flow_that_counts_nothing_changes_nothing_for_a_receiver() -> None:
-    wire = Wire().begun()
+def test_a_flow_that_counts_nothing_changes_nothing_for_a_receiver(wire: Wire) -> None:
     link = wire.attached(role=False)
     frame = Flow()
     frame.incoming_window, frame.handle = 1, 0
@@ -397,8 +373,7 @@ def test_a_flow_that_counts_nothing_changes_nothing_for_a_receiver() -> None:
     assert (link.delivery_count, link.credit) == (0, 1000)
 
 
-def test_a_flow_before_the_client_knows_our_count_starts_at_zero() -> None:
-    wire = Wire().begun()
+def test_a_flow_before_the_client_knows_our_count_starts_at_zero(wire: Wire) -> None:
     link = wire.attached(role=True)
     frame = Flow()
     frame.next_incoming_id = frame.incoming_window = 1
@@ -412,8 +387,7 @@ def test_a_flow_before_the_client_knows_our_count_starts_at_zero() -> None:
 # ---- deliveries in: AMQP 1.0, 2.6.14 ----
 
 
-def test_a_delivery_in_one_frame_is_handed_over() -> None:
-    wire = Wire().begun()
+def test_a_delivery_in_one_frame_is_handed_over(wire: Wire) -> None:
     wire.attached(role=False)
 
     wire.transfer(b"payload", delivery_id=7, settled=True)
@@ -421,8 +395,7 @@ def test_a_delivery_in_one_frame_is_handed_over() -> None:
     assert wire.handler.of("transfer") == [("link", 7, 0, True, b"payload", None)]
 
 
-def test_a_delivery_in_many_frames_is_put_together() -> None:
-    wire = Wire().begun()
+def test_a_delivery_in_many_frames_is_put_together(wire: Wire) -> None:
     wire.attached(role=False)
 
     # Python repeats id, tag and format on every frame; others leave them out.
@@ -434,8 +407,7 @@ def test_a_delivery_in_many_frames_is_put_together() -> None:
     assert wire.connection.partial_size == 0
 
 
-def test_deliveries_of_two_links_may_interleave() -> None:
-    wire = Wire().begun()
+def test_deliveries_of_two_links_may_interleave(wire: Wire) -> None:
     wire.attached(role=False, name="one", handle=0)
     wire.attached(role=False, name="two", handle=1)
 
@@ -445,8 +417,7 @@ def test_deliveries_of_two_links_may_interleave() -> None:
     assert [(call[0], call[4]) for call in wire.handler.of("transfer")] == [("one", b"ab"), ("two", b"12")]
 
 
-def test_an_aborted_delivery_leaves_nothing_behind() -> None:
-    wire = Wire().begun()
+def test_an_aborted_delivery_leaves_nothing_behind(wire: Wire) -> None:
     wire.attached(role=False)
     wire.answers()
 
@@ -457,8 +428,7 @@ def test_an_aborted_delivery_leaves_nothing_behind() -> None:
     assert wire.connection.partial_size == 0
 
 
-def test_a_new_delivery_inside_another_is_refused() -> None:
-    wire = Wire().begun()
+def test_a_new_delivery_inside_another_is_refused(wire: Wire) -> None:
     wire.attached(role=False)
 
     wire.transfer(b"half", delivery_id=0, more=True).transfer(b"x", delivery_id=1)
@@ -478,8 +448,7 @@ def test_a_delivery_without_id_is_refused() -> None:
         assert wire.closed_with() == "amqp:invalid-field"
 
 
-def test_transfers_against_the_direction_of_a_link_are_refused() -> None:
-    wire = Wire().begun()
+def test_transfers_against_the_direction_of_a_link_are_refused(wire: Wire) -> None:
     wire.attached(role=True)
 
     wire.transfer(b"x")
@@ -487,8 +456,7 @@ def test_transfers_against_the_direction_of_a_link_are_refused() -> None:
     assert wire.closed_with() == "amqp:not-allowed"
 
 
-def test_transfers_before_the_attach_is_answered_are_refused() -> None:
-    wire = Wire().begun()
+def test_transfers_before_the_attach_is_answered_are_refused(wire: Wire) -> None:
     wire.handler.answers_attach = False
     wire.say(asked(role=False))
 
@@ -499,8 +467,7 @@ def test_transfers_before_the_attach_is_answered_are_refused() -> None:
 
 # B61: the limit counts the whole delivery, and what exceeds it is not kept.
 @pytest.mark.promise("B61")
-def test_a_delivery_over_the_links_limit_is_reported_and_not_kept() -> None:
-    wire = Wire().begun()
+def test_a_delivery_over_the_links_limit_is_reported_and_not_kept(wire: Wire) -> None:
     wire.attached(role=False)  # its limit is 4096
 
     wire.transfer(b"x" * 4096, delivery_id=0).transfer(b"x" * 4097, delivery_id=1)
@@ -510,8 +477,7 @@ def test_a_delivery_over_the_links_limit_is_reported_and_not_kept() -> None:
 
 
 @pytest.mark.promise("B61")
-def test_the_limit_holds_over_many_frames() -> None:
-    wire = Wire().begun()
+def test_the_limit_holds_over_many_frames(wire: Wire) -> None:
     wire.attached(role=False)
 
     for _ in range(10):
@@ -541,8 +507,7 @@ def test_unfinished_deliveries_are_bounded_over_all_links() -> None:
 # ---- deliveries out ----
 
 
-def test_a_delivery_goes_out_in_one_frame_with_all_its_fields() -> None:
-    wire = Wire().begun()
+def test_a_delivery_goes_out_in_one_frame_with_all_its_fields(wire: Wire) -> None:
     link = wire.attached(role=True)
     wire.answers()
 
@@ -560,8 +525,7 @@ def test_a_delivery_goes_out_in_one_frame_with_all_its_fields() -> None:
     assert payload == b"one two"
 
 
-def test_deliveries_of_equal_and_other_sizes_follow_each_other() -> None:
-    wire = Wire().begun()
+def test_deliveries_of_equal_and_other_sizes_follow_each_other(wire: Wire) -> None:
     links = [wire.attached(role=True, name=name, handle=handle) for handle, name in enumerate(("a", "b"))]
     wire.answers()
     bodies = [b"one", b"two", b"longer", b"six", b"", b"ten"]
@@ -609,8 +573,7 @@ def test_our_own_frames_have_a_limit_whatever_the_client_would_take() -> None:
     assert max(len(frame) for frame in wire.connection.take_output()) == 2048
 
 
-def test_an_empty_delivery_is_one_frame() -> None:
-    wire = Wire().begun()
+def test_an_empty_delivery_is_one_frame(wire: Wire) -> None:
     link = wire.attached(role=True)
     wire.answers()
 

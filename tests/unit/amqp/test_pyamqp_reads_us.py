@@ -36,8 +36,7 @@ def read(output: list[bytes]) -> list[tuple[int, list[Any]]]:
     return frames
 
 
-def test_open_begin_attach_flow_are_read() -> None:
-    wire = Wire().begun()
+def test_open_begin_attach_flow_are_read(wire: Wire) -> None:
     wire.attached(role=False)
 
     frames = read(wire.connection.take_output())
@@ -51,8 +50,7 @@ def test_open_begin_attach_flow_are_read() -> None:
     assert frames[3][1][6] == 1000
 
 
-def test_dispositions_are_read() -> None:
-    wire = Wire().begun()
+def test_dispositions_are_read(wire: Wire) -> None:
     session = wire.attached(role=False).session
     wire.connection.take_output()
     session.accept_incoming(1)
@@ -69,8 +67,7 @@ def test_dispositions_are_read() -> None:
     assert "modified" in states[4]
 
 
-def test_errors_are_read_with_three_fields() -> None:
-    wire = Wire().begun()
+def test_errors_are_read_with_three_fields(wire: Wire) -> None:
     link = wire.attached(role=True)
     wire.connection.take_output()
     link.detach(AmqpError("amqp:not-found", "gone"))

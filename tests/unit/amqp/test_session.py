@@ -56,8 +56,7 @@ def sending(wire: Wire, count: int = 3) -> list[int]:
 # ---- answers to what the client sent ----
 
 
-def test_acceptances_of_a_burst_leave_as_one_range() -> None:
-    wire = Wire().begun()
+def test_acceptances_of_a_burst_leave_as_one_range(wire: Wire) -> None:
     wire.attached(role=False)
     wire.answers()
 
@@ -67,8 +66,7 @@ def test_acceptances_of_a_burst_leave_as_one_range() -> None:
     assert dispositions(wire) == [(True, 0, 4, True, ACCEPTED_CODE)]
 
 
-def test_a_gap_splits_the_range() -> None:
-    wire = Wire().begun()
+def test_a_gap_splits_the_range(wire: Wire) -> None:
     session = wire.attached(role=False).session
     wire.answers()
 
@@ -78,8 +76,7 @@ def test_a_gap_splits_the_range() -> None:
     assert [(d[1], d[2]) for d in dispositions(wire)] == [(3, 4), (7, 7), (1, 1)]
 
 
-def test_ranges_do_not_wrap_around_with_the_ids() -> None:
-    wire = Wire().begun()
+def test_ranges_do_not_wrap_around_with_the_ids(wire: Wire) -> None:
     session = wire.attached(role=False).session
     wire.answers()
 
@@ -89,8 +86,7 @@ def test_ranges_do_not_wrap_around_with_the_ids() -> None:
     assert [(d[1], d[2]) for d in dispositions(wire)] == [(0xFFFFFFFE, 0xFFFFFFFF), (0, 1)]
 
 
-def test_a_rejection_always_carries_its_error_in_three_fields() -> None:
-    wire = Wire().begun()
+def test_a_rejection_always_carries_its_error_in_three_fields(wire: Wire) -> None:
     session = wire.attached(role=False).session
     wire.answers()
 
@@ -107,8 +103,7 @@ def test_a_rejection_always_carries_its_error_in_three_fields() -> None:
     )
 
 
-def test_answers_go_before_the_detach_of_their_link() -> None:
-    wire = Wire().begun()
+def test_answers_go_before_the_detach_of_their_link(wire: Wire) -> None:
     wire.attached(role=False)
     wire.answers()
 
@@ -120,8 +115,7 @@ def test_answers_go_before_the_detach_of_their_link() -> None:
 # ---- settlement of what we sent ----
 
 
-def test_settled_disposition_reaches_the_owner_and_is_forgotten() -> None:
-    wire = Wire().begun()
+def test_settled_disposition_reaches_the_owner_and_is_forgotten(wire: Wire) -> None:
     first, second, third = sending(wire)
 
     wire.dispose(first, second)
@@ -147,8 +141,7 @@ def test_settled_disposition_reaches_the_owner_and_is_forgotten() -> None:
         ),
     ],
 )
-def test_unsettled_disposition_is_answered_with_the_same_outcome(state: bytes, code: int) -> None:
-    wire = Wire().begun()
+def test_unsettled_disposition_is_answered_with_the_same_outcome(state: bytes, code: int, wire: Wire) -> None:
     (first,) = sending(wire, 1)
 
     wire.dispose(first, first, settled=False, state=state)
@@ -161,8 +154,7 @@ def test_unsettled_disposition_is_answered_with_the_same_outcome(state: bytes, c
     assert len(wire.handler.sessions[0].unsettled) == 0
 
 
-def test_a_failed_settlement_is_rejected_with_its_error() -> None:
-    wire = Wire().begun()
+def test_a_failed_settlement_is_rejected_with_its_error(wire: Wire) -> None:
     wire.handler.echoes_settlements = False
     (first,) = sending(wire, 1)
     wire.dispose(first, first, settled=False)
@@ -176,8 +168,7 @@ def test_a_failed_settlement_is_rejected_with_its_error() -> None:
     assert answer.state.error == AmqpError("com.microsoft:message-lock-lost", "gone")
 
 
-def test_a_range_of_acceptances_is_echoed_as_one_range() -> None:
-    wire = Wire().begun()
+def test_a_range_of_acceptances_is_echoed_as_one_range(wire: Wire) -> None:
     ids = sending(wire, 5)
 
     wire.dispose(ids[0], ids[4], settled=False)
@@ -185,8 +176,7 @@ def test_a_range_of_acceptances_is_echoed_as_one_range() -> None:
     assert dispositions(wire) == [(False, ids[0], ids[4], True, ACCEPTED_CODE)]
 
 
-def test_scattered_echoes_stay_apart() -> None:
-    wire = Wire().begun()
+def test_scattered_echoes_stay_apart(wire: Wire) -> None:
     ids = sending(wire, 5)
 
     for index in (0, 2, 3):
@@ -195,8 +185,7 @@ def test_scattered_echoes_stay_apart() -> None:
     assert [(d[1], d[2]) for d in dispositions(wire)] == [(ids[0], ids[0]), (ids[2], ids[3])]
 
 
-def test_transactional_settlement_is_answered_and_settles_nothing_yet() -> None:
-    wire = Wire().begun()
+def test_transactional_settlement_is_answered_and_settles_nothing_yet(wire: Wire) -> None:
     wire.handler.echoes_settlements = False
     (first,) = sending(wire, 1)
     wire.dispose(first, first, settled=False, state=encode_transactional(b"txn", STATE_ACCEPTED))
@@ -208,8 +197,7 @@ def test_transactional_settlement_is_answered_and_settles_nothing_yet() -> None:
     assert list(session.unsettled) == [first]
 
 
-def test_settling_what_is_not_known_any_more_is_answered_as_lost_lock() -> None:
-    wire = Wire().begun()
+def test_settling_what_is_not_known_any_more_is_answered_as_lost_lock(wire: Wire) -> None:
     (first,) = sending(wire, 1)
     wire.handler.sessions[0].forget_outgoing(first)
 
@@ -222,8 +210,7 @@ def test_settling_what_is_not_known_any_more_is_answered_as_lost_lock() -> None:
     assert wire.handler.of("settled") == []
 
 
-def test_gaps_in_a_range_are_answered_as_lost_too() -> None:
-    wire = Wire().begun()
+def test_gaps_in_a_range_are_answered_as_lost_too(wire: Wire) -> None:
     ids = sending(wire, 6)
     for index in (0, 3, 4):
         wire.handler.sessions[0].forget_outgoing(ids[index])
@@ -236,8 +223,7 @@ def test_gaps_in_a_range_are_answered_as_lost_too() -> None:
 
 
 @pytest.mark.promise("B36")
-def test_settled_dispositions_for_unknown_deliveries_need_no_answer() -> None:
-    wire = Wire().begun()
+def test_settled_dispositions_for_unknown_deliveries_need_no_answer(wire: Wire) -> None:
     sending(wire, 1)
 
     wire.dispose(500, 600)
@@ -245,8 +231,7 @@ def test_settled_dispositions_for_unknown_deliveries_need_no_answer() -> None:
     assert wire.answers() == []
 
 
-def test_the_owner_may_take_deliveries_away_while_a_range_is_settled() -> None:
-    wire = Wire().begun()
+def test_the_owner_may_take_deliveries_away_while_a_range_is_settled(wire: Wire) -> None:
     ids = sending(wire, 3)
     session = wire.handler.sessions[0]
     seen: list[int] = []
@@ -263,8 +248,7 @@ def test_the_owner_may_take_deliveries_away_while_a_range_is_settled() -> None:
 
 
 @pytest.mark.promise("B59")
-def test_a_range_over_all_ids_touches_only_what_is_there() -> None:
-    wire = Wire().begun()
+def test_a_range_over_all_ids_touches_only_what_is_there(wire: Wire) -> None:
     ids = sending(wire, 3)
 
     wire.dispose(0, 0x7FFFFFFF)
@@ -273,8 +257,7 @@ def test_a_range_over_all_ids_touches_only_what_is_there() -> None:
 
 
 @pytest.mark.promise("B59")
-def test_a_range_that_ends_before_it_begins_is_refused() -> None:
-    wire = Wire().begun()
+def test_a_range_that_ends_before_it_begins_is_refused(wire: Wire) -> None:
     sending(wire, 3)
 
     wire.dispose(5, 2)
@@ -283,8 +266,7 @@ def test_a_range_that_ends_before_it_begins_is_refused() -> None:
 
 
 @pytest.mark.promise("B59")
-def test_naming_deliveries_in_vain_for_ever_ends_the_connection() -> None:
-    wire = Wire().begun()
+def test_naming_deliveries_in_vain_for_ever_ends_the_connection(wire: Wire) -> None:
     sending(wire, 1)
     wire.handler.sessions[0].idle_steps = IDLE_STEPS_MAX
 
@@ -295,16 +277,14 @@ def test_naming_deliveries_in_vain_for_ever_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("state", [b"", b"\x00\x53\x23\xc0\x03\x02\x43\x44"], ids=["null", "received"])
-def test_settling_without_a_verdict_gives_the_message_back(state: bytes) -> None:
-    wire = Wire().begun()
+def test_settling_without_a_verdict_gives_the_message_back(state: bytes, wire: Wire) -> None:
     (first,) = sending(wire, 1)
     wire.dispose(first, first, settled=True, state=state)
 
     assert wire.handler.of("settled") == [("link", first, "context 0", RELEASED_CODE, True)]
 
 
-def test_a_disposition_may_stop_after_its_range() -> None:
-    wire = Wire().begun()
+def test_a_disposition_may_stop_after_its_range(wire: Wire) -> None:
     (first,) = sending(wire, 1)
 
     wire.raw(amqp_frame(0, b"\x00\x53\x15\xc0\x05\x03\x41\x52" + bytes((first,)) + b"\x40") + EMPTY_FRAME)
@@ -313,8 +293,7 @@ def test_a_disposition_may_stop_after_its_range() -> None:
     assert not wire.is_closed()
 
 
-def test_unsettled_without_a_verdict_says_nothing() -> None:
-    wire = Wire().begun()
+def test_unsettled_without_a_verdict_says_nothing(wire: Wire) -> None:
     (first,) = sending(wire, 1)
 
     wire.dispose(first, first, settled=False, state=b"")
@@ -322,8 +301,7 @@ def test_unsettled_without_a_verdict_says_nothing() -> None:
     assert wire.handler.of("settled") == []
 
 
-def test_dispositions_about_the_clients_own_deliveries_are_ignored() -> None:
-    wire = Wire().begun()
+def test_dispositions_about_the_clients_own_deliveries_are_ignored(wire: Wire) -> None:
     (first,) = sending(wire, 1)
     frame = Disposition(False, first, first)
     frame.settled = True
@@ -337,8 +315,7 @@ def test_dispositions_about_the_clients_own_deliveries_are_ignored() -> None:
 # ---- windows: AMQP 1.0, 2.5.6 ----
 
 
-def test_every_flow_names_the_next_incoming_id() -> None:
-    wire = Wire().begun()
+def test_every_flow_names_the_next_incoming_id(wire: Wire) -> None:
     wire.attached(role=False)
     wire.transfer(delivery_id=0)
     frame = Flow()
@@ -408,8 +385,7 @@ def test_our_window_opens_again_before_it_is_used_up() -> None:
 
 
 @pytest.mark.parametrize("what", ["transfer", "flow", "detach"])
-def test_frames_on_a_handle_that_is_not_attached_end_the_session(what: str) -> None:
-    wire = Wire().begun()
+def test_frames_on_a_handle_that_is_not_attached_end_the_session(what: str, wire: Wire) -> None:
     wire.answers()
 
     if what == "transfer":
@@ -426,8 +402,7 @@ def test_frames_on_a_handle_that_is_not_attached_end_the_session(what: str) -> N
     assert wire.handler.of("session_ended") == [(0,)]
 
 
-def test_after_our_end_everything_is_ignored_until_theirs() -> None:
-    wire = Wire().begun()
+def test_after_our_end_everything_is_ignored_until_theirs(wire: Wire) -> None:
     wire.attached(role=False)
     wire.transfer(handle=9)
     wire.answers()
@@ -440,8 +415,7 @@ def test_after_our_end_everything_is_ignored_until_theirs() -> None:
     assert not wire.connection.is_closed
 
 
-def test_ending_twice_says_it_once() -> None:
-    wire = Wire().begun()
+def test_ending_twice_says_it_once(wire: Wire) -> None:
     wire.answers()
     session = wire.handler.sessions[0]
 
@@ -451,8 +425,7 @@ def test_ending_twice_says_it_once() -> None:
     assert len(wire.answers()) == 1
 
 
-def test_what_is_settled_after_the_end_is_not_said() -> None:
-    wire = Wire().begun()
+def test_what_is_settled_after_the_end_is_not_said(wire: Wire) -> None:
     wire.attached(role=False)
     session = wire.handler.sessions[0]
     session.accept_incoming(1)
@@ -466,8 +439,7 @@ def test_what_is_settled_after_the_end_is_not_said() -> None:
     assert wire.answers() == []
 
 
-def test_end_is_answered_after_the_links_are_gone() -> None:
-    wire = Wire().begun()
+def test_end_is_answered_after_the_links_are_gone(wire: Wire) -> None:
     wire.attached(role=True)
     wire.answers()
 
@@ -478,8 +450,7 @@ def test_end_is_answered_after_the_links_are_gone() -> None:
     assert wire.connection.sessions == {}
 
 
-def test_a_handle_in_use_ends_the_session() -> None:
-    wire = Wire().begun()
+def test_a_handle_in_use_ends_the_session(wire: Wire) -> None:
     wire.attached(role=True, name="one")
     wire.answers()
 
@@ -491,16 +462,13 @@ def test_a_handle_in_use_ends_the_session() -> None:
     assert answer.error.condition == "amqp:session:handle-in-use"
 
 
-def test_a_handle_above_handle_max_closes_the_connection() -> None:
-    wire = Wire().begun()
-
+def test_a_handle_above_handle_max_closes_the_connection(wire: Wire) -> None:
     wire.say(Attach("l", 256, True))
 
     assert wire.closed_with() == "amqp:connection:framing-error"
 
 
-def test_delivery_ids_are_one_sequence_over_all_links() -> None:
-    wire = Wire().begun()
+def test_delivery_ids_are_one_sequence_over_all_links(wire: Wire) -> None:
     one = wire.attached(role=True, name="one", handle=0)
     two = wire.attached(role=True, name="two", handle=1)
 

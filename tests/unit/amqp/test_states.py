@@ -144,8 +144,7 @@ def test_declare_and_discharge_decode_as_described_values() -> None:
     assert discharge.body == Described(0x32, [b"txn", True])
 
 
-def test_transactional_work_reaches_the_owner_with_its_transaction() -> None:
-    wire = Wire().begun()
+def test_transactional_work_reaches_the_owner_with_its_transaction(wire: Wire) -> None:
     wire.handler.accepts_transfers = False
     link = wire.attached(role=False)
     frame = Transfer(0)
@@ -161,8 +160,7 @@ def test_transactional_work_reaches_the_owner_with_its_transaction() -> None:
     assert answer.state.txn_id == b"txn"  # type: ignore[union-attr]
 
 
-def test_the_state_of_a_delivery_may_come_with_any_of_its_frames() -> None:
-    wire = Wire().begun()
+def test_the_state_of_a_delivery_may_come_with_any_of_its_frames(wire: Wire) -> None:
     wire.attached(role=False)
     first, second = Transfer(0), Transfer(0)
     first.delivery_id, first.delivery_tag, first.more = 1, b"t", True

@@ -72,8 +72,7 @@ def test_a_token_covers_its_path_and_below_in_any_spelling(path: str, expected: 
         "sb%3A%2F%2Flocalhost%2F%2561",
     ],
 )
-def test_a_scope_that_is_not_a_plain_path_is_refused(quoted: str) -> None:
-    bench = WireBench()
+def test_a_scope_that_is_not_a_plain_path_is_refused(quoted: str, bench: WireBench) -> None:
     with pytest.raises(Unauthorized, match="not a plain path"):
         bench.broker.access.verify(token("root", "root-1", quoted=quoted), bench.now)
 
@@ -89,8 +88,7 @@ def test_a_scope_that_is_not_a_plain_path_is_refused(quoted: str) -> None:
         "localhost%2Fa",
     ],
 )
-def test_the_ways_in_which_clients_write_a_scope_mean_the_same(quoted: str) -> None:
-    bench = WireBench()
+def test_the_ways_in_which_clients_write_a_scope_mean_the_same(quoted: str, bench: WireBench) -> None:
     text = token("root", "root-1", quoted=quoted)
     assert allows(bench, text, "a", SEND)
     assert not allows(bench, text, "b", SEND)
@@ -98,8 +96,7 @@ def test_the_ways_in_which_clients_write_a_scope_mean_the_same(quoted: str) -> N
 
 @pytest.mark.promise("M3")
 @pytest.mark.parametrize("expiry", ["", "soon", "-1", "1e9", "٣", "9" * 20, "253402300800"])
-def test_an_expiry_that_is_no_instant_is_refused(expiry: str) -> None:
-    bench = WireBench()
+def test_an_expiry_that_is_no_instant_is_refused(expiry: str, bench: WireBench) -> None:
     good = token("root", "root-1")
     text = good.replace(f"se={(START + HOUR) // 1000}", f"se={expiry}")
     with pytest.raises(Unauthorized, match="MalformedToken"):
@@ -120,15 +117,13 @@ def test_an_expiry_that_is_no_instant_is_refused(expiry: str) -> None:
         "SharedAccessSignature " + "x" * 9_000,
     ],
 )
-def test_what_is_no_token_is_refused(text: str) -> None:
-    bench = WireBench()
+def test_what_is_no_token_is_refused(text: str, bench: WireBench) -> None:
     with pytest.raises(Unauthorized):
         bench.broker.access.verify(text, bench.now)
 
 
 @pytest.mark.promise("M1")
-def test_signatures_with_strange_letters_are_refused_not_broken_on() -> None:
-    bench = WireBench()
+def test_signatures_with_strange_letters_are_refused_not_broken_on(bench: WireBench) -> None:
     good = token("root", "root-1")
     head, _, tail = good.partition("&sig=")
     with pytest.raises(Unauthorized, match="InvalidSignature"):
@@ -136,8 +131,7 @@ def test_signatures_with_strange_letters_are_refused_not_broken_on() -> None:
 
 
 @pytest.mark.promise("M1")
-def test_a_rule_of_an_entity_does_not_reach_beyond_it() -> None:
-    bench = WireBench()
+def test_a_rule_of_an_entity_does_not_reach_beyond_it(bench: WireBench) -> None:
     bench.queue("a", Settings(access_rules=(rule("own", LISTEN),)))
     bench.queue("b")
     assert allows(bench, token("own", "own-1", "a"), "a", LISTEN)
@@ -148,8 +142,7 @@ def test_a_rule_of_an_entity_does_not_reach_beyond_it() -> None:
 
 
 @pytest.mark.promise("M1")
-def test_a_rule_of_the_namespace_does_not_hide_a_queues_rule_of_the_same_name() -> None:
-    bench = WireBench()
+def test_a_rule_of_the_namespace_does_not_hide_a_queues_rule_of_the_same_name(bench: WireBench) -> None:
     own = replace(rule("listener", SEND), primary_key="own-1", secondary_key="own-2")
     bench.queue("q", Settings(access_rules=(own,)))
     bench.queue("other", Settings())
@@ -166,8 +159,7 @@ def test_a_rule_of_the_namespace_does_not_hide_a_queues_rule_of_the_same_name() 
 
 
 @pytest.mark.promise("M1", "M2", "M5")
-def test_a_key_of_two_rules_of_the_same_name_opens_what_either_allows() -> None:
-    bench = WireBench()
+def test_a_key_of_two_rules_of_the_same_name_opens_what_either_allows(bench: WireBench) -> None:
     (both,) = (one for one in bench.namespace.access_rules if one.name == "listener")
     queue = bench.queue("q", Settings(access_rules=(replace(both, rights=(SEND,)),)))
     bench.queue("q/other")
@@ -195,15 +187,13 @@ def test_a_key_of_two_rules_of_the_same_name_opens_what_either_allows() -> None:
 
 
 @pytest.mark.promise("M1")
-def test_a_topics_rule_covers_its_subscriptions() -> None:
-    bench = WireBench()
+def test_a_topics_rule_covers_its_subscriptions(bench: WireBench) -> None:
     bench.namespace.create(TOPIC, "t", Settings(access_rules=(rule("own", LISTEN),)), bench.now)
     assert allows(bench, token("own", "own-1", "t/Subscriptions/s"), "t/Subscriptions/s", LISTEN)
 
 
 @pytest.mark.promise("M5")
-def test_both_keys_work_and_a_replaced_one_fails_at_once() -> None:
-    bench = WireBench()
+def test_both_keys_work_and_a_replaced_one_fails_at_once(bench: WireBench) -> None:
     one, two = token("root", "root-1"), token("root", "root-2")
     assert allows(bench, one, "q", MANAGE)
     assert allows(bench, two, "q", MANAGE)
@@ -217,8 +207,7 @@ def test_both_keys_work_and_a_replaced_one_fails_at_once() -> None:
 
 
 @pytest.mark.promise("M5")
-def test_a_rule_or_its_entity_that_is_gone_grants_nothing() -> None:
-    bench = WireBench()
+def test_a_rule_or_its_entity_that_is_gone_grants_nothing(bench: WireBench) -> None:
     entity = bench.queue("a", Settings(access_rules=(rule("own", LISTEN),)))
     of_entity = bench.broker.access.verify(token("own", "own-1", "a"), bench.now)
     of_namespace = bench.broker.access.verify(token("listener", "listener-1"), bench.now)
@@ -230,8 +219,7 @@ def test_a_rule_or_its_entity_that_is_gone_grants_nothing() -> None:
 
 
 @pytest.mark.promise("M7")
-def test_a_grant_shows_no_key() -> None:
-    bench = WireBench()
+def test_a_grant_shows_no_key(bench: WireBench) -> None:
     grant = bench.broker.access.verify(token("root", "root-1"), bench.now)
     assert "root-1" not in repr(grant)
 
@@ -240,8 +228,7 @@ def test_a_grant_shows_no_key() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_nothing_is_attached_before_a_token() -> None:
-    bench = WireBench()
+def test_nothing_is_attached_before_a_token(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer(user=None)
     for link in (
@@ -255,16 +242,14 @@ def test_nothing_is_attached_before_a_token() -> None:
         assert link.error.condition == "amqp:unauthorized-access"
 
 
-def test_a_wrong_password_is_refused_and_noted() -> None:
-    bench = WireBench()
+def test_a_wrong_password_is_refused_and_noted(bench: WireBench) -> None:
     peer = bench.peer("root", "wrong")
     assert peer.client.is_refused
     assert bench.audits == [("login", "", "root", "refused", "127.0.0.1:50000")]
 
 
 @pytest.mark.promise("M3")
-def test_expiry_ends_links_and_operations() -> None:
-    bench = WireBench()
+def test_expiry_ends_links_and_operations(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer(user=None)
     assert peer.put_token(token("root", "root-1", "q", expires_at=START + 60_000), "q") == 202
@@ -284,8 +269,7 @@ def test_expiry_ends_links_and_operations() -> None:
 
 
 @pytest.mark.promise("M3")
-def test_the_refusal_of_an_expired_token_says_when_it_expired() -> None:
-    bench = WireBench()
+def test_the_refusal_of_an_expired_token_says_when_it_expired(bench: WireBench) -> None:
     response = bench.http("GET", "/q", token("root", "root-1", "q", expires_at=START - 60_000))
     assert response.status == 401
     assert (
@@ -295,8 +279,7 @@ def test_the_refusal_of_an_expired_token_says_when_it_expired() -> None:
 
 
 @pytest.mark.promise("M3")
-def test_a_new_token_in_time_keeps_links() -> None:
-    bench = WireBench()
+def test_a_new_token_in_time_keeps_links(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer(user=None)
     peer.put_token(token("root", "root-1", "q", expires_at=START + 60_000), "q")
@@ -311,8 +294,7 @@ def test_a_new_token_in_time_keeps_links() -> None:
 
 
 @pytest.mark.promise("M4")
-def test_a_weaker_token_weakens_existing_links() -> None:
-    bench = WireBench()
+def test_a_weaker_token_weakens_existing_links(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer(user=None)
     peer.put_token(token("root", "root-1", "q"), "q")
@@ -325,8 +307,7 @@ def test_a_weaker_token_weakens_existing_links() -> None:
 
 
 @pytest.mark.promise("M4")
-def test_a_token_that_ends_earlier_shortens_the_time_of_existing_links() -> None:
-    bench = WireBench()
+def test_a_token_that_ends_earlier_shortens_the_time_of_existing_links(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer(user=None)
     peer.put_token(token("root", "root-1", "q"), "q")
@@ -342,8 +323,7 @@ def test_a_token_that_ends_earlier_shortens_the_time_of_existing_links() -> None
 
 
 @pytest.mark.promise("M5")
-def test_a_replaced_key_ends_its_links_and_no_others() -> None:
-    bench = WireBench()
+def test_a_replaced_key_ends_its_links_and_no_others(bench: WireBench) -> None:
     bench.queue()
     old, new = bench.peer(user=None), bench.peer(user=None)
     old.put_token(token("root", "root-1", "q"), "q")
@@ -358,8 +338,7 @@ def test_a_replaced_key_ends_its_links_and_no_others() -> None:
     assert not old.client.closed
 
 
-def test_tokens_are_refused_with_the_reason_and_noted() -> None:
-    bench = WireBench()
+def test_tokens_are_refused_with_the_reason_and_noted(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer(user=None)
     assert peer.put_token(token("root", "wrong", "q"), "q") == 401
@@ -375,9 +354,8 @@ def test_tokens_are_refused_with_the_reason_and_noted() -> None:
 
 @pytest.mark.promise("M6")
 @pytest.mark.parametrize("path", ["", "q"])
-def test_an_unknown_rule_and_a_wrong_signature_have_the_same_answer(path: str) -> None:
+def test_an_unknown_rule_and_a_wrong_signature_have_the_same_answer(path: str, bench: WireBench) -> None:
     """Whoever has no key learns no rule's name, the namespace's or an entity's."""
-    bench = WireBench()
     bench.queue("q", Settings(access_rules=(rule("own", MANAGE),)))
 
     def refusal(name: str, scope: str) -> str:
@@ -417,8 +395,7 @@ def test_an_unknown_rule_costs_as_many_comparisons_as_a_known_one(monkeypatch: p
 
 
 @pytest.mark.promise("M1")
-def test_the_stand_in_for_a_missing_rule_opens_nothing() -> None:
-    bench = WireBench()
+def test_the_stand_in_for_a_missing_rule_opens_nothing(bench: WireBench) -> None:
     for key in ("0" * 44, "1" * 44):
         assert bench.broker.access.log_in("nobody-knows", key) is None
         with pytest.raises(Unauthorized):

@@ -34,9 +34,7 @@ def with_root_rule() -> WireBench:
     return bench
 
 
-def test_rules_are_listed_without_keys_and_one_is_shown_with_them() -> None:
-    bench = WireBench()
-
+def test_rules_are_listed_without_keys_and_one_is_shown_with_them(bench: WireBench) -> None:
     listed = ask(bench, "GET")["rules"]
 
     assert [row["name"] for row in listed] == ["root", "listener", "sender", "nobody"]
@@ -75,8 +73,7 @@ def test_a_rule_that_is_set_opens_the_namespace_at_once_and_after_a_restart() ->
 
 @pytest.mark.promise("M5")
 @pytest.mark.parametrize("way", ["remove", "rotate", "rights"])
-def test_links_of_a_rule_that_is_removed_or_changed_end(way: str) -> None:
-    bench = WireBench()
+def test_links_of_a_rule_that_is_removed_or_changed_end(way: str, bench: WireBench) -> None:
     bench.queue()
     sender, receiver = (
         bench.peer("sender", "sender-1").session.sender("q"),
@@ -205,8 +202,7 @@ def test_a_stored_rule_with_a_key_that_no_client_can_have_works_with_its_other_k
     assert len(kept.primary_key) == 44
 
 
-def test_the_number_of_rules_is_limited() -> None:
-    bench = WireBench()
+def test_the_number_of_rules_is_limited(bench: WireBench) -> None:
     for index in range(ACCESS_RULES_MAX - 4):
         ask(bench, "PUT", f"rule-{index}", {"rights": [SEND]})
 
@@ -215,8 +211,7 @@ def test_the_number_of_rules_is_limited() -> None:
 
 
 @pytest.mark.promise("M13")
-def test_every_request_is_in_the_audit() -> None:
-    bench = WireBench()
+def test_every_request_is_in_the_audit(bench: WireBench) -> None:
     ask(bench, "PUT", "shop", {"rights": [SEND]})
     ask(bench, "POST", "shop/rotate", {})
     ask(bench, "DELETE", "shop")

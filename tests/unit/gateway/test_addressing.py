@@ -43,8 +43,7 @@ def test_an_address_is_taken_apart(address: str, path: str, sub: int, is_managem
     assert (found.path, found.sub, found.is_management) == (path, sub, is_management)
 
 
-def test_an_address_leads_to_a_place_or_nowhere() -> None:
-    bench = WireBench()
+def test_an_address_leads_to_a_place_or_nowhere(bench: WireBench) -> None:
     entity = bench.queue("Orders")
     address = parse("orders/$DeadLetterQueue")
     assert find_entity(bench.namespace, address) is entity

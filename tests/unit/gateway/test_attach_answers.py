@@ -187,8 +187,7 @@ def test_a_dynamic_target_is_refused_by_name() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_a_stranger_learns_nothing_from_a_dynamic_node() -> None:
-    bench = WireBench()
+def test_a_stranger_learns_nothing_from_a_dynamic_node(bench: WireBench) -> None:
     peer = bench.peer(user=None)
 
     receiver = peer.session.receiver(None, dynamic=True)

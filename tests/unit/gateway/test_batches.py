@@ -37,8 +37,7 @@ def send_batch(bench: WireBench, path: str, count: int) -> tuple[int, str]:
 
 
 @pytest.mark.promise("B13")
-def test_a_batch_that_exceeds_the_quota_together_is_refused_whole() -> None:
-    bench = WireBench()
+def test_a_batch_that_exceeds_the_quota_together_is_refused_whole(bench: WireBench) -> None:
     queue = bench.queue("q", Settings(max_size_mb=1))
     queue.space.stored_bytes = 1_048_576 - FIVE
 
@@ -50,9 +49,8 @@ def test_a_batch_that_exceeds_the_quota_together_is_refused_whole() -> None:
 
 @pytest.mark.promise("B12", "B13")
 def test_a_batch_that_the_disk_has_no_room_for_together_is_refused_whole(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, bench: WireBench
 ) -> None:
-    bench = WireBench()
     queue = bench.queue()
     monkeypatch.setattr(bench.store, "has_room", lambda size: size <= FIVE)
 
@@ -78,8 +76,7 @@ def test_a_batch_to_a_topic_needs_room_for_every_copy(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.promise("B13")
-def test_messages_scheduled_together_are_judged_together() -> None:
-    bench = WireBench()
+def test_messages_scheduled_together_are_judged_together(bench: WireBench) -> None:
     queue = bench.queue("q", Settings(max_size_mb=1))
     queue.space.stored_bytes = 1_048_576 - FIVE
     peer = bench.peer()
@@ -92,8 +89,7 @@ def test_messages_scheduled_together_are_judged_together() -> None:
 
 
 @pytest.mark.promise("B58")
-def test_a_publish_that_filters_take_too_long_for_is_refused_and_the_link_lives() -> None:
-    bench = WireBench()
+def test_a_publish_that_filters_take_too_long_for_is_refused_and_the_link_lives(bench: WireBench) -> None:
     bench.namespace.create(TOPIC, "t", Settings(), bench.now)
     for number in range(100):
         kept = rule("r", f"p LIKE '%{'a____b%' * 12}{number}%'")

@@ -15,8 +15,7 @@ def connections_alive() -> int:
 
 
 @pytest.mark.promise("B67")
-def test_connections_that_have_gone_are_not_held_by_a_timer() -> None:
-    bench = WireBench()
+def test_connections_that_have_gone_are_not_held_by_a_timer(bench: WireBench) -> None:
     gc.collect()
     before = connections_alive()
     gc.disable()
@@ -34,8 +33,7 @@ def test_connections_that_have_gone_are_not_held_by_a_timer() -> None:
 
 @pytest.mark.promise("B67")
 @pytest.mark.uncompiled
-def test_a_connection_has_one_timer_however_often_its_deadline_came_nearer() -> None:
-    bench = WireBench()
+def test_a_connection_has_one_timer_however_often_its_deadline_came_nearer(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer(None)
     for number in range(100):

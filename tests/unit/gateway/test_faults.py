@@ -68,8 +68,7 @@ def test_the_number_of_faults_is_bounded() -> None:
         faults.add({"kind": "refuse"}, START)
 
 
-def test_the_switchboard_over_http() -> None:
-    bench = WireBench()
+def test_the_switchboard_over_http(bench: WireBench) -> None:
     root = token("root", "root-1")
     assert bench.http("GET", "/$faults", root).status == 404
     bench.broker.offers_faults = True
@@ -90,8 +89,7 @@ def test_the_switchboard_over_http() -> None:
         ("refuse", None),
     ],
 )
-def test_a_send_is_refused_and_leaves_nothing(kind: str, condition: str | None) -> None:
-    bench = WireBench()
+def test_a_send_is_refused_and_leaves_nothing(kind: str, condition: str | None, bench: WireBench) -> None:
     entity = bench.queue()
     sender = bench.peer().session.sender("q")
     bench.settle()
@@ -106,8 +104,7 @@ def test_a_send_is_refused_and_leaves_nothing(kind: str, condition: str | None) 
     assert entity.counts().active == 1
 
 
-def test_a_dropped_acknowledgement_leaves_the_message_stored() -> None:
-    bench = WireBench()
+def test_a_dropped_acknowledgement_leaves_the_message_stored(bench: WireBench) -> None:
     entity = bench.queue()
     sender = bench.peer().session.sender("q")
     bench.settle()
@@ -119,8 +116,7 @@ def test_a_dropped_acknowledgement_leaves_the_message_stored() -> None:
     assert not sender.outcomes
 
 
-def test_a_delayed_acknowledgement_comes_later() -> None:
-    bench = WireBench()
+def test_a_delayed_acknowledgement_comes_later(bench: WireBench) -> None:
     bench.queue()
     sender = bench.peer().session.sender("q")
     bench.settle()
@@ -132,8 +128,7 @@ def test_a_delayed_acknowledgement_comes_later() -> None:
     assert sender.outcomes[delivery_id].code == ACCEPTED_CODE
 
 
-def test_lost_locks_make_a_message_free_again() -> None:
-    bench = WireBench()
+def test_lost_locks_make_a_message_free_again(bench: WireBench) -> None:
     entity = bench.queue()
     peer = bench.peer()
     sender = peer.session.sender("q")
@@ -154,8 +149,7 @@ def test_lost_locks_make_a_message_free_again() -> None:
     assert entity.counts().active == 1
 
 
-def test_a_counted_loss_of_locks_waits_until_a_lock_is_held() -> None:
-    bench = WireBench()
+def test_a_counted_loss_of_locks_waits_until_a_lock_is_held(bench: WireBench) -> None:
     entity = bench.queue()
     peer = bench.peer()
     bench.broker.faults.add({"kind": "lose_locks", "entity": "q", "count": 1}, bench.now)
@@ -179,8 +173,7 @@ def test_a_counted_loss_of_locks_waits_until_a_lock_is_held() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cut", "black_hole"])
-def test_a_connection_is_cut_or_hears_nothing(kind: str) -> None:
-    bench = WireBench()
+def test_a_connection_is_cut_or_hears_nothing(kind: str, bench: WireBench) -> None:
     entity = bench.queue()
     peer = bench.peer()
     sender = peer.session.sender("q")
@@ -194,8 +187,7 @@ def test_a_connection_is_cut_or_hears_nothing(kind: str) -> None:
     assert peer.gateway.is_closed is (kind == "cut")
 
 
-def test_a_link_is_refused() -> None:
-    bench = WireBench()
+def test_a_link_is_refused(bench: WireBench) -> None:
     bench.queue()
     bench.broker.faults.add({"kind": "refuse", "entity": "q", "count": 1}, bench.now)
     peer = bench.peer()

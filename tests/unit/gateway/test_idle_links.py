@@ -13,8 +13,7 @@ SESSION_FILTER = "com.microsoft:session-filter"
 MINUTE = 60_000
 
 
-def test_a_link_that_is_idle_for_eleven_minutes_can_be_used() -> None:
-    bench = WireBench()
+def test_a_link_that_is_idle_for_eleven_minutes_can_be_used(bench: WireBench) -> None:
     bench.queue("q")
     peer = bench.peer()
     sender, receiver = peer.session.sender("q"), peer.session.receiver("q")
@@ -35,9 +34,8 @@ def _keep_alive(bench: WireBench, peer: Peer, ms: int) -> None:
         bench.wait(MINUTE)
 
 
-def test_a_connection_whose_wait_for_a_session_ends_may_try_again() -> None:
+def test_a_connection_whose_wait_for_a_session_ends_may_try_again(bench: WireBench) -> None:
     """The end of its last link begins the time that it may go without any, whoever ended it."""
-    bench = WireBench()
     bench.queue("q", Settings(requires_session=True))
     peer = bench.peer()
     for _ in range(3):

@@ -37,8 +37,7 @@ def completed(token: bytes) -> dict[str, object]:
 
 
 @pytest.mark.promise("B27")
-def test_nobody_settles_with_a_token_calculated_from_his_own() -> None:
-    bench = WireBench()
+def test_nobody_settles_with_a_token_calculated_from_his_own(bench: WireBench) -> None:
     bench.queue("q")
     mine, theirs = bench.peer(), bench.peer()
     send(bench, mine, 6)
@@ -53,8 +52,7 @@ def test_nobody_settles_with_a_token_calculated_from_his_own() -> None:
     theirs.answer("q", "update-disposition", completed(token_of(other)))
 
 
-def test_the_delivery_tag_is_the_token_in_the_order_of_a_guid() -> None:
-    bench = WireBench()
+def test_the_delivery_tag_is_the_token_in_the_order_of_a_guid(bench: WireBench) -> None:
     bench.queue("q")
     peer = bench.peer()
     send(bench, peer, 2)
@@ -65,8 +63,7 @@ def test_the_delivery_tag_is_the_token_in_the_order_of_a_guid() -> None:
 
 @pytest.mark.promise("B27")
 @pytest.mark.parametrize("operation", ["update-disposition", "renew-lock"])
-def test_a_token_of_an_earlier_life_is_void(operation: str) -> None:
-    bench = WireBench()
+def test_a_token_of_an_earlier_life_is_void(operation: str, bench: WireBench) -> None:
     bench.queue("q")
     peer = bench.peer()
     send(bench, peer, 3)

@@ -62,8 +62,7 @@ def test_peek_shows_messages_in_order_and_none_is_no_content() -> None:
     assert bench.namespace.find("q").counts().active == 3  # type: ignore[union-attr]
 
 
-def test_peek_leaves_the_body_out_when_asked() -> None:
-    bench = WireBench()
+def test_peek_leaves_the_body_out_when_asked(bench: WireBench) -> None:
     bench.queue("q")
     peer = bench.peer()
     sender = peer.session.sender("q")
@@ -332,8 +331,7 @@ def _rfc(tag: bytes) -> bytes:
 
 
 @pytest.mark.promise("B12")
-def test_changed_properties_leave_the_reserve_of_a_full_disk_alone() -> None:
-    bench = WireBench()
+def test_changed_properties_leave_the_reserve_of_a_full_disk_alone(bench: WireBench) -> None:
     entity = bench.queue()
     peer = bench.peer()
     sender = peer.session.sender("q")

@@ -117,8 +117,7 @@ def test_only_subscriptions_have_rules() -> None:
 
 
 @pytest.mark.promise("M13")
-def test_rules_changed_over_amqp_are_audited_like_those_over_http() -> None:
-    bench = WireBench()
+def test_rules_changed_over_amqp_are_audited_like_those_over_http(bench: WireBench) -> None:
     bench.namespace.create(TOPIC, "t", Settings(), START)
     path = "t/Subscriptions/s"
     bench.namespace.create(SUBSCRIPTION, path, Settings(rules=(TRUE_RULE,)), START)

@@ -14,8 +14,7 @@ MEBIBYTE = 1_048_576
 
 
 @pytest.mark.promise("B62")
-def test_requests_in_one_burst_cannot_make_answers_without_bound() -> None:
-    bench = WireBench()
+def test_requests_in_one_burst_cannot_make_answers_without_bound(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer()
     sender = peer.session.sender("q")
@@ -39,8 +38,7 @@ def test_requests_in_one_burst_cannot_make_answers_without_bound() -> None:
 
 
 @pytest.mark.promise("B62")
-def test_transactions_hold_no_more_than_their_share_of_memory() -> None:
-    bench = WireBench()
+def test_transactions_hold_no_more_than_their_share_of_memory(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer()
     controller = peer.session.sender(None, coordinator=True)
@@ -60,8 +58,7 @@ def test_transactions_hold_no_more_than_their_share_of_memory() -> None:
 
 
 @pytest.mark.promise("B62")
-def test_deferred_messages_of_one_request_are_bounded() -> None:
-    bench = WireBench()
+def test_deferred_messages_of_one_request_are_bounded(bench: WireBench) -> None:
     bench.queue(settings=Settings(max_message_kb=20_480))
     peer = bench.peer()
     sender = peer.session.sender("q")

@@ -25,8 +25,7 @@ def test_clock_that_stands_still_or_steps_back_gives_nothing_more() -> None:
 
 
 @pytest.mark.promise("M12")
-def test_requests_beyond_the_limit_get_server_busy_and_a_moment_to_wait() -> None:
-    bench = WireBench()
+def test_requests_beyond_the_limit_get_server_busy_and_a_moment_to_wait(bench: WireBench) -> None:
     target = "/$Resources/queues?api-version=2021-05"
     good = token("root", "root-1")
 
@@ -40,8 +39,7 @@ def test_requests_beyond_the_limit_get_server_busy_and_a_moment_to_wait() -> Non
 
 
 @pytest.mark.promise("M12")
-def test_strangers_use_up_nothing_of_what_callers_with_a_key_get() -> None:
-    bench = WireBench()
+def test_strangers_use_up_nothing_of_what_callers_with_a_key_get(bench: WireBench) -> None:
     target = "/$Resources/queues?api-version=2021-05"
     strangers = (None, "SharedAccessSignature nonsense", token("root", "wrong"), "Basic cm9vdDp3cm9uZw==")
 
@@ -55,8 +53,7 @@ def test_strangers_use_up_nothing_of_what_callers_with_a_key_get() -> None:
 
 
 @pytest.mark.promise("M12")
-def test_a_caller_who_waits_is_served_whatever_known_callers_do() -> None:
-    bench = WireBench()
+def test_a_caller_who_waits_is_served_whatever_known_callers_do(bench: WireBench) -> None:
     target = "/$Resources/queues?api-version=2021-05"
     for _ in range(BURST + 1):
         bench.http("GET", target, token("root", "root-1"))

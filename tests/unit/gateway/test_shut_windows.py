@@ -63,8 +63,7 @@ def test_deliveries_that_wait_for_windows_are_bounded_per_connection(sessions: i
 
 
 @pytest.mark.promise("B62")
-def test_deliveries_that_wait_for_windows_are_bounded_over_all_connections() -> None:
-    bench = WireBench()
+def test_deliveries_that_wait_for_windows_are_bounded_over_all_connections(bench: WireBench) -> None:
     bench.broker.connection_settings.waiting_bytes_total_max = 2 * MIB
     queue = bench.queue("q").main
     _fill(bench, 80)
@@ -85,8 +84,7 @@ def test_deliveries_that_wait_for_windows_are_bounded_over_all_connections() -> 
 
 
 @pytest.mark.promise("B63")
-def test_a_session_with_a_window_gets_messages_while_others_are_shut() -> None:
-    bench = WireBench()
+def test_a_session_with_a_window_gets_messages_while_others_are_shut(bench: WireBench) -> None:
     bench.queue("q")
     _fill(bench, 30)
     peer = _listener(bench)
@@ -101,8 +99,7 @@ def test_a_session_with_a_window_gets_messages_while_others_are_shut() -> None:
 
 
 @pytest.mark.promise("B63")
-def test_a_session_that_opens_its_window_wide_gets_messages_while_others_are_shut() -> None:
-    bench = WireBench()
+def test_a_session_that_opens_its_window_wide_gets_messages_while_others_are_shut(bench: WireBench) -> None:
     bench.queue("q")
     _fill(bench, 60)
     peer = _listener(bench)
@@ -118,8 +115,7 @@ def test_a_session_that_opens_its_window_wide_gets_messages_while_others_are_shu
 
 
 @pytest.mark.promise("B62")
-def test_what_waited_is_free_again_when_the_peer_has_gone() -> None:
-    bench = WireBench()
+def test_what_waited_is_free_again_when_the_peer_has_gone(bench: WireBench) -> None:
     bench.queue("q")
     _fill(bench, 30)
     peer = _listener(bench)
@@ -136,8 +132,7 @@ def test_what_waited_is_free_again_when_the_peer_has_gone() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_answers_that_wait_for_windows_are_bounded_per_connection() -> None:
-    bench = WireBench()
+def test_answers_that_wait_for_windows_are_bounded_per_connection(bench: WireBench) -> None:
     bench.queue("q")
     _fill(bench, 5)
     peer = _listener(bench)
@@ -167,8 +162,7 @@ def _set_window(session: ClientSession, window: int) -> None:
 
 
 @pytest.mark.promise("B62")
-def test_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go_on() -> None:
-    bench = WireBench()
+def test_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go_on(bench: WireBench) -> None:
     bench.queue(settings=Settings(max_size_mb=1024))
     peer = bench.peer()
     sender = peer.session.sender("q")

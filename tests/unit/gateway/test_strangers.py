@@ -134,8 +134,7 @@ def leave(bench: WireBench, connection: GatewayConnection) -> None:
 
 @pytest.mark.promise("B62")
 @pytest.mark.parametrize("name", FLOODS)
-def test_what_a_stranger_sends_is_not_held_many_times_over(name: str) -> None:
-    bench = WireBench()
+def test_what_a_stranger_sends_is_not_held_many_times_over(name: str, bench: WireBench) -> None:
     data = opening() + FLOODS[name]
     leave(bench, visit(bench, data))  # what is made once, such as caches of the interpreter
     with measured() as held:
@@ -147,8 +146,7 @@ def test_what_a_stranger_sends_is_not_held_many_times_over(name: str) -> None:
 
 
 @pytest.mark.promise("B63")
-def test_a_stranger_with_too_many_sessions_is_read_no_further() -> None:
-    bench = WireBench()
+def test_a_stranger_with_too_many_sessions_is_read_no_further(bench: WireBench) -> None:
     begins = [begin_frame(channel) for channel in range(STRANGER_SESSIONS_MAX + 1)]
     connection = visit(bench, opening() + open_frame() + b"".join(begins[:-1]))
     assert not connection.is_closed
@@ -159,8 +157,7 @@ def test_a_stranger_with_too_many_sessions_is_read_no_further() -> None:
 
 @pytest.mark.promise("B67")
 @pytest.mark.parametrize("name", FLOODS)
-def test_connections_of_strangers_that_have_gone_leave_next_to_nothing(name: str) -> None:
-    bench = WireBench()
+def test_connections_of_strangers_that_have_gone_leave_next_to_nothing(name: str, bench: WireBench) -> None:
     data = opening() + FLOODS[name]
     with measured() as held:
         for _ in range(VISITS_BEFORE):
@@ -175,9 +172,8 @@ def test_connections_of_strangers_that_have_gone_leave_next_to_nothing(name: str
 
 @pytest.mark.promise("B62")
 @pytest.mark.parametrize("user", ["listener", "sender"])
-def test_a_client_with_one_right_keeps_no_decoded_attaches(user: str) -> None:
+def test_a_client_with_one_right_keeps_no_decoded_attaches(user: str, bench: WireBench) -> None:
     """255 links on one session: what is kept of each is a few names, not the attach."""
-    bench = WireBench()
     bench.queue("q")
     attaches = b"".join(
         attach_frame(i, f"l{i}", "$cbs", wide(200)) for i in range(255)
@@ -247,9 +243,8 @@ def test_a_client_that_has_gone_leaves_nothing_to_the_garbage_collector(user: st
 
 
 @pytest.mark.promise("B60")
-def test_a_performative_is_read_in_time_that_its_fields_need() -> None:
+def test_a_performative_is_read_in_time_that_its_fields_need(bench: WireBench) -> None:
     """A flow of 60,000 one-byte values is refused before the values are looked at."""
-    bench = WireBench()
     connection = visit(bench, opening("listener") + BEGUN)
     connection.take_output()
     flow = flow_frame(60_000)
@@ -272,8 +267,7 @@ def lasts_ms(bench: WireBench, peer: Peer) -> int:
 
 
 @pytest.mark.promise("M6")
-def test_a_connection_without_a_token_is_closed_after_20_seconds() -> None:
-    bench = WireBench()
+def test_a_connection_without_a_token_is_closed_after_20_seconds(bench: WireBench) -> None:
     peer = bench.peer(None)
     peer.session.request_link("$cbs")
 
@@ -284,8 +278,7 @@ def test_a_connection_without_a_token_is_closed_after_20_seconds() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_refused_tokens_do_not_make_a_connection_last() -> None:
-    bench = WireBench()
+def test_refused_tokens_do_not_make_a_connection_last(bench: WireBench) -> None:
     peer = bench.peer(None)
     bench.wait(15_000)
     assert peer.put_token(token("root", "wrong"), "") == 401
@@ -294,16 +287,14 @@ def test_refused_tokens_do_not_make_a_connection_last() -> None:
 
 
 @pytest.mark.promise("M3")
-def test_a_connection_whose_last_token_has_ended_is_closed_20_seconds_later() -> None:
-    bench = WireBench()
+def test_a_connection_whose_last_token_has_ended_is_closed_20_seconds_later(bench: WireBench) -> None:
     peer = bench.peer(None)
     assert peer.put_token(token("root", "root-1", expires_at=bench.now + 60_000), "") == 202
 
     assert lasts_ms(bench, peer) == 80_000
 
 
-def test_a_new_connection_has_60_seconds_for_its_first_link() -> None:
-    bench = WireBench()
+def test_a_new_connection_has_60_seconds_for_its_first_link(bench: WireBench) -> None:
     peer = bench.peer()
 
     assert lasts_ms(bench, peer) == 60_000
@@ -312,8 +303,7 @@ def test_a_new_connection_has_60_seconds_for_its_first_link() -> None:
 
 
 @pytest.mark.promise("M12")
-def test_a_connection_that_shows_nothing_but_refused_tokens_is_closed() -> None:
-    bench = WireBench()
+def test_a_connection_that_shows_nothing_but_refused_tokens_is_closed(bench: WireBench) -> None:
     peer = bench.peer(None)
     for _ in range(STRANGER_REFUSALS_MAX):
         assert not peer.client.closed
@@ -325,8 +315,7 @@ def test_a_connection_that_shows_nothing_but_refused_tokens_is_closed() -> None:
 
 
 @pytest.mark.promise("M12")
-def test_a_client_with_a_valid_token_may_have_others_refused() -> None:
-    bench = WireBench()
+def test_a_client_with_a_valid_token_may_have_others_refused(bench: WireBench) -> None:
     peer = bench.peer(None)
     assert peer.put_token(token("root", "root-1"), "") == 202
     statuses = [peer.put_token(token("root", "wrong"), "") for _ in range(3 * STRANGER_REFUSALS_MAX)]
@@ -336,9 +325,8 @@ def test_a_client_with_a_valid_token_may_have_others_refused() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_a_client_with_the_key_may_wait_for_its_entity() -> None:
+def test_a_client_with_the_key_may_wait_for_its_entity(bench: WireBench) -> None:
     """A valid token for an entity that is not there yet proves the key: neither the count nor the time of strangers applies."""
-    bench = WireBench()
     peer = bench.peer(None)
     for _ in range(50):
         assert peer.put_token(token("root", "root-1"), "late") == 404
@@ -354,8 +342,7 @@ def test_a_client_with_the_key_may_wait_for_its_entity() -> None:
 
 
 @pytest.mark.promise("M3")
-def test_a_token_for_a_missing_entity_proves_the_key_only_until_it_ends() -> None:
-    bench = WireBench()
+def test_a_token_for_a_missing_entity_proves_the_key_only_until_it_ends(bench: WireBench) -> None:
     peer = bench.peer(None)
     assert peer.put_token(token("root", "root-1", expires_at=bench.now + 60_000), "late") == 404
 
@@ -365,8 +352,7 @@ def test_a_token_for_a_missing_entity_proves_the_key_only_until_it_ends() -> Non
 
 
 @pytest.mark.promise("M12")
-def test_wrong_tokens_for_a_missing_entity_are_refused_tokens() -> None:
-    bench = WireBench()
+def test_wrong_tokens_for_a_missing_entity_are_refused_tokens(bench: WireBench) -> None:
     peer = bench.peer(None)
     assert [peer.put_token(token("root", "wrong"), "late") for _ in range(STRANGER_REFUSALS_MAX)] == [
         401
@@ -376,9 +362,8 @@ def test_wrong_tokens_for_a_missing_entity_are_refused_tokens() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_what_follows_a_valid_password_in_one_piece_is_read_whole() -> None:
+def test_what_follows_a_valid_password_in_one_piece_is_read_whole(bench: WireBench) -> None:
     """A client that does not wait for answers may send more with its log-in than a stranger may send at all."""
-    bench = WireBench()
     attaches = b"".join(attach_frame(i, f"l{i}", "$cbs", wide(200)) for i in range(200))
     connection = bench.broker.connect("127.0.0.1:50000", secure=True, loopback=True, now=bench.now)
     connection.receive(opening("sender") + BEGUN + attaches, bench.now)
@@ -388,8 +373,7 @@ def test_what_follows_a_valid_password_in_one_piece_is_read_whole() -> None:
 
 
 @pytest.mark.promise("M13")
-def test_what_callers_without_the_right_try_is_recorded_apart_from_actions() -> None:
-    bench = WireBench()
+def test_what_callers_without_the_right_try_is_recorded_apart_from_actions(bench: WireBench) -> None:
     refused: list[tuple[str, ...]] = []
     bench.broker._on_refusal = lambda *record: refused.append(record)
     bench.queue("q")
@@ -429,8 +413,7 @@ def _set_window(session: ClientSession, window: int) -> None:
 
 
 @pytest.mark.promise("M6")
-def test_stranger_who_asks_and_never_takes_answers_is_shown_the_door() -> None:
-    bench = WireBench()
+def test_stranger_who_asks_and_never_takes_answers_is_shown_the_door(bench: WireBench) -> None:
     stranger = bench.peer(None)
     node = stranger.session.request_link("$cbs")
     bench.settle()
@@ -448,8 +431,7 @@ def test_stranger_who_asks_and_never_takes_answers_is_shown_the_door() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_token_request_is_short() -> None:
-    bench = WireBench()
+def test_token_request_is_short(bench: WireBench) -> None:
     stranger = bench.peer(None)
     node = stranger.session.request_link("$cbs")
     bench.settle()
@@ -459,8 +441,7 @@ def test_token_request_is_short() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_stranger_gets_few_links() -> None:
-    bench = WireBench()
+def test_stranger_gets_few_links(bench: WireBench) -> None:
     stranger = bench.peer(None)
     for _ in range(200):
         stranger.session.sender("$cbs")

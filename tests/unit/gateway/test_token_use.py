@@ -15,8 +15,7 @@ from tests.unit.gateway.wire_bench import HOUR, START, WireBench, message, token
 
 
 @pytest.mark.promise("M3")
-def test_expiry_with_thousands_of_digits_is_refused_and_audited() -> None:
-    bench = WireBench()
+def test_expiry_with_thousands_of_digits_is_refused_and_audited(bench: WireBench) -> None:
     bench.queue()
     peer = bench.peer(None)
     good = token("root", "root-1", "q")
@@ -30,8 +29,7 @@ def test_expiry_with_thousands_of_digits_is_refused_and_audited() -> None:
 
 @pytest.mark.promise("M12")
 @pytest.mark.uncompiled
-def test_token_with_a_very_long_resource_costs_little() -> None:
-    bench = WireBench()
+def test_token_with_a_very_long_resource_costs_little(bench: WireBench) -> None:
     resource = "sb%3a%2f%2flocalhost%2f" + "a/" * 3_900
     text = token("nobody-knows", "key", quoted=resource)
     peer = bench.peer(None)
@@ -86,8 +84,7 @@ def test_token_for_a_dead_letter_queue_does_not_change_the_rules_of_its_subscrip
 
 @pytest.mark.promise("B63")
 @pytest.mark.uncompiled
-def test_tokens_for_many_entities_on_one_connection_are_checked_one_by_one() -> None:
-    bench = WireBench()
+def test_tokens_for_many_entities_on_one_connection_are_checked_one_by_one(bench: WireBench) -> None:
     count = 40
     for number in range(count):
         bench.queue(f"q{number}")
@@ -124,8 +121,7 @@ def _looked_at(bench: WireBench) -> int:
 
 
 @pytest.mark.promise("B63")
-def test_new_entities_and_filters_do_not_have_every_link_looked_at() -> None:
-    bench = WireBench()
+def test_new_entities_and_filters_do_not_have_every_link_looked_at(bench: WireBench) -> None:
     entity = bench.queue("q")
     for _ in range(3):
         bench.peer().session.receiver("q")

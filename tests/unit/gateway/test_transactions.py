@@ -55,9 +55,13 @@ class Desk:
         return self.entity.counts().active
 
 
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
 @pytest.mark.promise("B14")
-def test_nothing_is_visible_before_the_commit_and_all_is_after() -> None:
-    desk = Desk()
+def test_nothing_is_visible_before_the_commit_and_all_is_after(desk: Desk) -> None:
     txn_id = desk.declare()
     for _ in range(2):
         assert desk.send(txn_id).txn_id == txn_id
@@ -68,8 +72,7 @@ def test_nothing_is_visible_before_the_commit_and_all_is_after() -> None:
 
 
 @pytest.mark.promise("B14")
-def test_a_rollback_leaves_nothing() -> None:
-    desk = Desk()
+def test_a_rollback_leaves_nothing(desk: Desk) -> None:
     txn_id = desk.declare()
     desk.send(txn_id)
     assert desk.discharge(txn_id, fail=True).code == ACCEPTED_CODE
@@ -78,8 +81,7 @@ def test_a_rollback_leaves_nothing() -> None:
 
 @pytest.mark.promise("B14")
 @pytest.mark.parametrize("end", ["connection", "controller"])
-def test_the_end_of_the_connection_or_the_controller_rolls_back(end: str) -> None:
-    desk = Desk()
+def test_the_end_of_the_connection_or_the_controller_rolls_back(end: str, desk: Desk) -> None:
     desk.send(desk.declare())
     if end == "connection":
         desk.peer.gateway.lost(desk.bench.now)
@@ -93,8 +95,7 @@ def test_the_end_of_the_connection_or_the_controller_rolls_back(end: str) -> Non
 
 
 @pytest.mark.promise("B14")
-def test_settlements_and_sends_happen_together() -> None:
-    desk = Desk()
+def test_settlements_and_sends_happen_together(desk: Desk) -> None:
     desk.sender.send(message("work"))
     receiver = desk.peer.session.receiver("q", credit=1)
     desk.bench.settle()
@@ -110,8 +111,7 @@ def test_settlements_and_sends_happen_together() -> None:
 
 
 @pytest.mark.promise("B14")
-def test_a_lock_lost_before_the_commit_rolls_everything_back() -> None:
-    desk = Desk()
+def test_a_lock_lost_before_the_commit_rolls_everything_back(desk: Desk) -> None:
     desk.sender.send(message("work"))
     receiver = desk.peer.session.receiver("q", credit=1)
     desk.bench.settle()
@@ -127,8 +127,7 @@ def test_a_lock_lost_before_the_commit_rolls_everything_back() -> None:
 
 
 @pytest.mark.promise("B14")
-def test_a_refused_part_spoils_the_whole() -> None:
-    desk = Desk()
+def test_a_refused_part_spoils_the_whole(desk: Desk) -> None:
     txn_id = desk.declare()
     desk.send(txn_id)
     spoilt = message(message_annotations={Symbol("x-opt-partition-key"): "p" * 200})
@@ -150,8 +149,7 @@ def received(desk: Desk, count: int = 1) -> ClientReceiver:
 
 
 @pytest.mark.promise("B14")
-def test_a_settlement_in_a_transaction_leaves_the_delivery_unsettled_until_the_commit() -> None:
-    desk = Desk()
+def test_a_settlement_in_a_transaction_leaves_the_delivery_unsettled_until_the_commit(desk: Desk) -> None:
     receiver = received(desk, 2)
     first, second = (delivery.delivery_id for delivery in receiver.deliveries)
     txn_id = desk.declare()
@@ -209,8 +207,7 @@ def test_after_a_rollback_a_delivery_can_be_settled_again(end: str, again: str) 
 
 
 @pytest.mark.promise("B14")
-def test_what_the_receiver_settled_itself_is_given_back_by_a_rollback() -> None:
-    desk = Desk()
+def test_what_the_receiver_settled_itself_is_given_back_by_a_rollback(desk: Desk) -> None:
     receiver = received(desk)
     txn_id = desk.declare()
     receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, STATE_ACCEPTED), settled=True)
@@ -229,9 +226,8 @@ def test_what_the_receiver_settled_itself_is_given_back_by_a_rollback() -> None:
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_delivery_that_the_receiver_settles_before_the_discharge_follows_the_transaction(
-    with_state: bool, fail: bool
+    with_state: bool, fail: bool, desk: Desk
 ) -> None:
-    desk = Desk()
     receiver = received(desk)
     txn_id = desk.declare()
     state = encode_transactional(txn_id, STATE_ACCEPTED)
@@ -248,8 +244,7 @@ def test_a_delivery_that_the_receiver_settles_before_the_discharge_follows_the_t
 
 
 @pytest.mark.promise("B14")
-def test_a_settlement_that_is_repeated_in_its_transaction_counts_once() -> None:
-    desk = Desk()
+def test_a_settlement_that_is_repeated_in_its_transaction_counts_once(desk: Desk) -> None:
     desk.sender.send(message("work"))
     receiver = desk.peer.session.receiver("q", credit=1)
     desk.bench.settle()
@@ -263,8 +258,7 @@ def test_a_settlement_that_is_repeated_in_its_transaction_counts_once() -> None:
 
 
 @pytest.mark.promise("B14")
-def test_two_outcomes_for_one_message_in_one_transaction_are_refused() -> None:
-    desk = Desk()
+def test_two_outcomes_for_one_message_in_one_transaction_are_refused(desk: Desk) -> None:
     receiver = received(desk)
     txn_id = desk.declare()
     for state in (STATE_ACCEPTED, STATE_RELEASED):
@@ -274,8 +268,7 @@ def test_two_outcomes_for_one_message_in_one_transaction_are_refused() -> None:
     assert desk.active == 1
 
 
-def test_a_transaction_has_a_lifetime() -> None:
-    desk = Desk()
+def test_a_transaction_has_a_lifetime(desk: Desk) -> None:
     txn_id = desk.declare()
     desk.bench.now += LIFETIME_MS
     error = desk.discharge(txn_id).error
@@ -284,8 +277,7 @@ def test_a_transaction_has_a_lifetime() -> None:
     assert desk.send(txn_id).error is not None
 
 
-def test_an_id_is_good_once_and_on_its_connection_only() -> None:
-    desk = Desk()
+def test_an_id_is_good_once_and_on_its_connection_only(desk: Desk) -> None:
     txn_id = desk.declare()
     desk.discharge(txn_id)
     for wrong in (txn_id, b"unknown"):
@@ -295,8 +287,7 @@ def test_an_id_is_good_once_and_on_its_connection_only() -> None:
 
 
 @pytest.mark.promise("M12")
-def test_transactions_and_their_work_are_bounded() -> None:
-    desk = Desk()
+def test_transactions_and_their_work_are_bounded(desk: Desk) -> None:
     txn_id = desk.declare()
     for _ in range(WORK_MAX):
         assert desk.send(txn_id).error is None
@@ -306,8 +297,7 @@ def test_transactions_and_their_work_are_bounded() -> None:
     assert desk._tell(0x31, [None]).error is not None
 
 
-def test_a_controller_takes_nothing_else() -> None:
-    desk = Desk()
+def test_a_controller_takes_nothing_else(desk: Desk) -> None:
     assert desk._tell(0x33, []).error is not None
     delivery_id = desk.controller.send(message("hello"))
     desk.bench.settle()

@@ -25,8 +25,7 @@ def _topic(bench: WireBench | Bench) -> None:
 
 @pytest.mark.promise("B63")
 @pytest.mark.parametrize("kind", ["topic", "batches"])
-def test_a_turn_ends_after_as_many_copies_as_it_would_take_transfers(kind: str) -> None:
-    bench = WireBench()
+def test_a_turn_ends_after_as_many_copies_as_it_would_take_transfers(kind: str, bench: WireBench) -> None:
     _topic(bench)
     queue = bench.queue("q")
     peer = bench.peer()

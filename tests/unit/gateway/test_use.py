@@ -22,8 +22,7 @@ def stay(bench: WireBench, peer: Peer, minutes: int) -> None:
 
 @pytest.mark.promise("B1")
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_request_to_a_management_node_is_use(operation: str) -> None:
-    bench = WireBench()
+def test_every_request_to_a_management_node_is_use(operation: str, bench: WireBench) -> None:
     entity = bench.queue("q", IDLE)
     peer = bench.peer()
     peer.ask("q", "peek-message", {})
@@ -66,8 +65,7 @@ def test_a_receiver_that_settles_now_and_then_keeps_its_queue(word: str, place: 
 
 
 @pytest.mark.promise("B1")
-def test_a_receiver_that_asks_for_messages_uses_its_queue() -> None:
-    bench = WireBench()
+def test_a_receiver_that_asks_for_messages_uses_its_queue(bench: WireBench) -> None:
     entity = bench.queue("q", IDLE)
     peer = bench.peer()
     receiver = peer.session.receiver("q")
@@ -78,9 +76,8 @@ def test_a_receiver_that_asks_for_messages_uses_its_queue() -> None:
 
 
 @pytest.mark.promise("B1")
-def test_the_end_of_a_silent_receiver_is_use_at_that_instant() -> None:
+def test_the_end_of_a_silent_receiver_is_use_at_that_instant(bench: WireBench) -> None:
     """A connection says nothing for long, and what ends its link is a change of the configuration."""
-    bench = WireBench()
     entity, other = bench.queue("q", IDLE), bench.queue("other")
     peer = bench.peer()
     receiver = peer.session.receiver("q")

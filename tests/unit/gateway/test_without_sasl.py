@@ -8,8 +8,7 @@ from pairbus.amqp.states import ACCEPTED_CODE
 from tests.unit.gateway.wire_bench import WireBench, message, token
 
 
-def test_a_token_opens_what_it_covers() -> None:
-    bench = WireBench()
+def test_a_token_opens_what_it_covers(bench: WireBench) -> None:
     bench.queue("q")
     peer = bench.peer(user=None, skips_sasl=True)
 
@@ -23,8 +22,7 @@ def test_a_token_opens_what_it_covers() -> None:
 
 
 @pytest.mark.promise("M6")
-def test_without_a_token_nothing_opens() -> None:
-    bench = WireBench()
+def test_without_a_token_nothing_opens(bench: WireBench) -> None:
     bench.queue("q")
     peer = bench.peer(user=None, skips_sasl=True)
 

@@ -7,6 +7,7 @@ import pytest
 from pairbus.errors import StoreCorrupt
 from pairbus.storage.log.frame import HEADER_BYTES
 from pairbus.storage.log.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name
+from pairbus.storage.log.store import LogStore
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import commit, numbers, open_log, ready_log, replay, send
 
@@ -145,9 +146,7 @@ def test_damage_changes_nothing_on_disk() -> None:
 
 
 @pytest.mark.promise("B10")
-def test_a_torn_last_frame_is_dropped_whatever_is_missing_of_it() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_a_torn_last_frame_is_dropped_whatever_is_missing_of_it(disk: SimulatedDisk, store: LogStore) -> None:
     for number in range(1, 4):
         send(store, number)
         commit(store)
@@ -169,9 +168,7 @@ def test_a_torn_last_frame_is_dropped_whatever_is_missing_of_it() -> None:
 
 
 @pytest.mark.promise("B10")
-def test_a_torn_frame_is_overwritten_and_never_comes_back() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_a_torn_frame_is_overwritten_and_never_comes_back(disk: SimulatedDisk, store: LogStore) -> None:
     send(store, 1)
     commit(store)
     before = disk.killed()

@@ -34,9 +34,7 @@ def test_a_segment_that_could_not_be_made_for_want_of_descriptors_is_made_later(
     assert numbers(replay(open_log(disk))) == list(range(1, 61))
 
 
-def test_an_old_segment_is_not_lost_when_it_cannot_be_opened() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_an_old_segment_is_not_lost_when_it_cannot_be_opened(disk: SimulatedDisk, store: LogStore) -> None:
     store._pool.release("0000000000.segment", 4096)
     disk.fail("open", errno.EMFILE)
     while store._pool.step():
@@ -44,9 +42,7 @@ def test_an_old_segment_is_not_lost_when_it_cannot_be_opened() -> None:
     assert [name for name, _ in store._pool._released] == ["0000000000.segment"]
 
 
-def test_any_other_fault_is_still_final() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_any_other_fault_is_still_final(disk: SimulatedDisk, store: LogStore) -> None:
     disk.fail("create", errno.EIO)
     with pytest.raises(StoreFailed, match="no new segment could be made"):
         for number in range(1, 60):

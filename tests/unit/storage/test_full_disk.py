@@ -125,8 +125,7 @@ def test_space_that_somebody_else_took_meanwhile_leaves_no_partial_record() -> N
 
 
 @pytest.mark.promise("B12")
-def test_another_fault_while_a_long_message_gets_its_space_ends_the_store() -> None:
-    disk = SimulatedDisk()
+def test_another_fault_while_a_long_message_gets_its_space_ends_the_store(disk: SimulatedDisk) -> None:
     store = ready_log(disk)
     send(store, 1, 20_000)
     disk.fail("reserve", errno.EIO)

@@ -49,9 +49,7 @@ def restate_all(store: LogStore, alive: dict[int, Message]) -> int:
 
 
 @pytest.mark.promise("B68")
-def test_segments_roll_and_dead_ones_are_used_again() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_segments_roll_and_dead_ones_are_used_again(disk: SimulatedDisk, store: LogStore) -> None:
     for number in range(1, 400):
         message = send(store, number)
         commit(store)
@@ -66,9 +64,7 @@ def test_segments_roll_and_dead_ones_are_used_again() -> None:
 
 
 @pytest.mark.promise("B19")
-def test_the_last_number_survives_when_its_segment_goes() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_the_last_number_survives_when_its_segment_goes(disk: SimulatedDisk, store: LogStore) -> None:
     remove(store, send(store, 77, queue_id=8), queue_id=8)
     commit(store)
     for number in range(1, 200):
@@ -82,8 +78,7 @@ def test_the_last_number_survives_when_its_segment_goes() -> None:
     assert all(record.enqueued_at >= 1077 for record in found)
 
 
-def test_the_number_of_the_last_audited_batch_survives_when_its_segment_goes() -> None:
-    disk = SimulatedDisk()
+def test_the_number_of_the_last_audited_batch_survives_when_its_segment_goes(disk: SimulatedDisk) -> None:
     store = ready_log(disk)
     store.append(AuditMarked(5))
     commit(store)
@@ -95,8 +90,7 @@ def test_the_number_of_the_last_audited_batch_survives_when_its_segment_goes() -
     assert [record.number for record in found] == [5]
 
 
-def test_the_last_use_of_an_entity_survives_when_its_segment_goes() -> None:
-    disk = SimulatedDisk()
+def test_the_last_use_of_an_entity_survives_when_its_segment_goes(disk: SimulatedDisk) -> None:
     store = ready_log(disk)
     for entity_id, at in ((1, 5_000), (2, 6_000), (1, 4_000)):
         store.append(EntityUsed(entity_id, at))
@@ -109,9 +103,7 @@ def test_the_last_use_of_an_entity_survives_when_its_segment_goes() -> None:
     assert {(record.entity_id, record.at) for record in found} == {(1, 5_000), (2, 6_000)}
 
 
-def test_numbers_of_deleted_entities_are_not_carried_on() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_numbers_of_deleted_entities_are_not_carried_on(disk: SimulatedDisk, store: LogStore) -> None:
     store.append(EntityUsed(2, 5_000))
     send(store, 77, queue_id=8)
     store.append(EntityDeleted(2))
@@ -126,9 +118,7 @@ def test_numbers_of_deleted_entities_are_not_carried_on() -> None:
     assert not any(isinstance(record, EntityUsed) for record in found)
 
 
-def test_a_drain_gives_space_back() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_a_drain_gives_space_back(disk: SimulatedDisk, store: LogStore) -> None:
     messages = [send(store, number) for number in range(1, 300)]
     commit(store)
     assert store.statistics().disk_bytes > 150_000
@@ -141,8 +131,7 @@ def test_a_drain_gives_space_back() -> None:
 
 
 @pytest.mark.promise("B68")
-def test_live_messages_in_old_segments_are_restated_when_garbage_prevails() -> None:
-    disk = SimulatedDisk()
+def test_live_messages_in_old_segments_are_restated_when_garbage_prevails(disk: SimulatedDisk) -> None:
     store = ready_log(disk)
     alive: dict[int, Message] = {}
     for number in range(1, 400):
@@ -164,8 +153,7 @@ def test_live_messages_in_old_segments_are_restated_when_garbage_prevails() -> N
     assert store.statistics().live_bytes == statistics.live_bytes
 
 
-def test_nothing_is_given_back_before_the_owner_has_said_what_lives() -> None:
-    disk = SimulatedDisk()
+def test_nothing_is_given_back_before_the_owner_has_said_what_lives(disk: SimulatedDisk) -> None:
     store = ready_log(disk)
     for number in range(1, 60):
         send(store, number)
@@ -182,9 +170,7 @@ def test_nothing_is_given_back_before_the_owner_has_said_what_lives() -> None:
 
 
 @pytest.mark.promise("B68")
-def test_facts_hold_a_segment_until_they_are_restated() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_facts_hold_a_segment_until_they_are_restated(disk: SimulatedDisk, store: LogStore) -> None:
     store.append(NamespacePut(2, "{}"))
     store.append(EntityPut(1, 0, "q", "{}"))
     for number in range(1, 100):
@@ -201,9 +187,7 @@ def test_facts_hold_a_segment_until_they_are_restated() -> None:
     ]
 
 
-def test_facts_that_stay_true_do_not_make_it_restate_for_ever() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_facts_that_stay_true_do_not_make_it_restate_for_ever(store: LogStore) -> None:
     for entity_id in range(1, 200):
         store.append(EntityPut(entity_id, 0, f"q{entity_id}", "x" * 100))
         commit(store)
@@ -213,9 +197,7 @@ def test_facts_that_stay_true_do_not_make_it_restate_for_ever() -> None:
     assert store.statistics().garbage_bytes < store.statistics().used_bytes
 
 
-def test_session_states_that_were_replaced_go() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_session_states_that_were_replaced_go(store: LogStore) -> None:
     for at in range(400):
         store.append(SessionStateSet(QUEUE, "s", b"x" * 100, at))
         commit(store)
@@ -228,9 +210,7 @@ def test_session_states_that_were_replaced_go() -> None:
     assert store.statistics().used_bytes < 40_000
 
 
-def test_a_record_longer_than_a_segment_gets_its_own() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_a_record_longer_than_a_segment_gets_its_own(disk: SimulatedDisk, store: LogStore) -> None:
     sizes = [100, 50_000, 100, 4096, 4000, 3500, 200_000]
     messages = [send(store, number, size) for number, size in enumerate(sizes, 1)]
     commit(store)
@@ -246,8 +226,7 @@ def test_a_record_longer_than_a_segment_gets_its_own() -> None:
 
 
 @pytest.mark.promise("B13")
-def test_a_batch_over_several_segments_counts_only_when_its_last_part_is_there() -> None:
-    disk = SimulatedDisk()
+def test_a_batch_over_several_segments_counts_only_when_its_last_part_is_there(disk: SimulatedDisk) -> None:
     store = ready_log(disk)
     send(store, 1)
     commit(store)
@@ -274,9 +253,7 @@ def test_a_batch_over_several_segments_counts_only_when_its_last_part_is_there()
     assert {record.message.sequence_number for record in looked_at} <= {1, *range(100, 110)}
 
 
-def test_the_parts_of_a_batch_that_never_ended_are_not_restated() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_the_parts_of_a_batch_that_never_ended_are_not_restated(disk: SimulatedDisk, store: LogStore) -> None:
     for number in range(1, 4):
         send(store, number)
     batch = store.seal()
@@ -299,8 +276,7 @@ def test_the_parts_of_a_batch_that_never_ended_are_not_restated() -> None:
     assert not set(looked_at) & set(range(50, 70))
 
 
-def test_a_run_of_removals_is_packed_together() -> None:
-    disk = SimulatedDisk()
+def test_a_run_of_removals_is_packed_together(disk: SimulatedDisk) -> None:
     store = ready_log(disk, segment_bytes=1 << 20)
     for number in range(1000):
         store.append(MessageRemoved(QUEUE, number, 0, 0))
@@ -318,8 +294,7 @@ def test_a_run_of_removals_is_packed_together() -> None:
 
 
 @pytest.mark.promise("B18", "B62")
-def test_the_cache_is_bounded_and_old_messages_are_read_by_blocks() -> None:
-    disk = SimulatedDisk()
+def test_the_cache_is_bounded_and_old_messages_are_read_by_blocks(disk: SimulatedDisk) -> None:
     store = ready_log(disk, segment_bytes=1 << 20, cache_bytes=600_000)
     messages = [send(store, number, 1000) for number in range(3000)]
     commit(store)
@@ -342,9 +317,7 @@ def test_what_is_staged_stays_readable_however_small_the_cache() -> None:
 
 
 @pytest.mark.promise("B17")
-def test_closing_writes_nothing_but_the_mark() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_closing_writes_nothing_but_the_mark(disk: SimulatedDisk, store: LogStore) -> None:
     for number in range(1, 30):
         send(store, number)
         commit(store)
@@ -356,8 +329,7 @@ def test_closing_writes_nothing_but_the_mark() -> None:
 
 
 @pytest.mark.promise("B69")
-def test_a_second_owner_is_refused_until_the_first_is_gone() -> None:
-    disk = SimulatedDisk()
+def test_a_second_owner_is_refused_until_the_first_is_gone(disk: SimulatedDisk) -> None:
     store = open_log(disk)
     with pytest.raises(StoreUnavailable, match="in use"):
         open_log(disk)
@@ -366,9 +338,7 @@ def test_a_second_owner_is_refused_until_the_first_is_gone() -> None:
 
 
 @pytest.mark.promise("B69")
-def test_who_lost_the_lock_writes_nothing_more() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_who_lost_the_lock_writes_nothing_more(disk: SimulatedDisk, store: LogStore) -> None:
     send(store, 1)
     commit(store)
     before = {name: disk.contents(name) for name in disk.names()}
@@ -380,8 +350,7 @@ def test_who_lost_the_lock_writes_nothing_more() -> None:
     assert {name: disk.contents(name) for name in disk.names()} == before
 
 
-def test_data_of_another_namespace_or_a_newer_format_is_refused() -> None:
-    disk = SimulatedDisk()
+def test_data_of_another_namespace_or_a_newer_format_is_refused(disk: SimulatedDisk) -> None:
     ready_log(disk).close()
     with pytest.raises(StoreUnavailable, match="belongs to namespace 'ns', not 'other'"):
         LogStore.open("simulated", namespace="other", file_system=disk)
@@ -395,8 +364,7 @@ def test_data_of_another_namespace_or_a_newer_format_is_refused() -> None:
         open_log(disk)
 
 
-def test_any_flipped_bit_of_the_format_file_is_noticed() -> None:
-    disk = SimulatedDisk()
+def test_any_flipped_bit_of_the_format_file_is_noticed(disk: SimulatedDisk) -> None:
     write_identity(disk, "contoso")
     content = disk.contents(FORMAT_FILE)
     assert read_identity(disk) == (FORMAT_VERSION, "contoso")
@@ -411,8 +379,7 @@ def test_any_flipped_bit_of_the_format_file_is_noticed() -> None:
                 assert read_identity(disk) == (FORMAT_VERSION, "contoso"), flipped
 
 
-def test_a_format_file_without_a_checksum_opens_and_gets_one() -> None:
-    disk = SimulatedDisk()
+def test_a_format_file_without_a_checksum_opens_and_gets_one(disk: SimulatedDisk) -> None:
     ready_log(disk).close()
     checked = disk.contents(FORMAT_FILE)
     replace_file(disk, FORMAT_FILE, b'{"format": 2, "namespace": "ns"}\n')
@@ -423,9 +390,7 @@ def test_a_format_file_without_a_checksum_opens_and_gets_one() -> None:
     assert b"check" in checked
 
 
-def test_a_missing_format_file_beside_data_is_refused() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_a_missing_format_file_beside_data_is_refused(disk: SimulatedDisk, store: LogStore) -> None:
     send(store, 1)
     commit(store)
     store.close()
@@ -453,9 +418,7 @@ def test_a_batch_of_another_store_is_refused() -> None:
         memory.commit(batch)
 
 
-def test_check_reads_everything_and_changes_nothing() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_check_reads_everything_and_changes_nothing(disk: SimulatedDisk, store: LogStore) -> None:
     for number in range(1, 30):
         remove(store, send(store, number))
         send(store, 100 + number)
@@ -477,9 +440,7 @@ def test_check_reads_everything_and_changes_nothing() -> None:
         check("simulated", file_system=SimulatedDisk())
 
 
-def test_check_tells_of_a_torn_write() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_check_tells_of_a_torn_write(disk: SimulatedDisk, store: LogStore) -> None:
     send(store, 1)
     disk.fail("write", 0)
     with pytest.raises(Exception, match="short write"):
@@ -488,8 +449,7 @@ def test_check_tells_of_a_torn_write() -> None:
 
 
 @pytest.mark.promise("B63")
-def test_housekeeping_moves_long_messages_a_few_at_a_time() -> None:
-    disk = SimulatedDisk()
+def test_housekeeping_moves_long_messages_a_few_at_a_time(disk: SimulatedDisk) -> None:
     store = ready_log(disk, segment_bytes=4 << 20)
     kept = [send(store, number, 300_000) for number in range(1, 12)]
     commit(store)
@@ -514,8 +474,7 @@ def test_housekeeping_moves_long_messages_a_few_at_a_time() -> None:
 
 
 @pytest.mark.promise("B62")
-def test_a_segment_without_live_messages_is_read_only_where_its_facts_are() -> None:
-    disk = SimulatedDisk()
+def test_a_segment_without_live_messages_is_read_only_where_its_facts_are(disk: SimulatedDisk) -> None:
     store = ready_log(disk, segment_bytes=64 << 10)
     entity = EntityPut(1, 0, "q", "{}")
     store.append(entity)

@@ -77,9 +77,7 @@ def test_a_mark_that_cannot_be_written_ends_the_store_at_the_next_commit() -> No
 
 
 @pytest.mark.promise("B11")
-def test_no_new_segment_no_acknowledgement() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_no_new_segment_no_acknowledgement(disk: SimulatedDisk, store: LogStore) -> None:
     disk.fail("create", errno.EIO)
     with pytest.raises(StoreFailed, match="no new segment could be made"):
         for number in range(1, 100):
@@ -177,9 +175,7 @@ def test_a_first_start_on_a_full_disk_is_refused_in_words() -> None:
         open_log(SimulatedDisk(capacity_bytes=1000))
 
 
-def test_an_unreadable_disk_is_said() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_an_unreadable_disk_is_said(disk: SimulatedDisk, store: LogStore) -> None:
     message = send(store, 1)
     commit(store)
     store.close()

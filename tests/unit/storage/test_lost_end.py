@@ -16,6 +16,7 @@ from pairbus.storage.identity import FORMAT_FILE
 from pairbus.storage.log.frame import HEADER_BYTES
 from pairbus.storage.log.mark import MARK_BYTES, MARK_FILE, SLOT_BYTES, make_mark, open_mark, read_mark
 from pairbus.storage.log.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name, segment_number
+from pairbus.storage.log.store import LogStore
 from pairbus.storage.tools.inspect import check
 from pairbus.storage.tools.repair import repair
 from tests.simulation.disk import SimulatedDisk
@@ -160,9 +161,7 @@ def test_a_lost_end_is_refused_with_file_offset_and_both_frames() -> None:
     assert "pairbus store repair --accept-loss" in text
 
 
-def test_a_segment_that_grew_and_was_cut_back_is_noticed() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_a_segment_that_grew_and_was_cut_back_is_noticed(disk: SimulatedDisk, store: LogStore) -> None:
     send(store, 1, 20_000)
     commit(store)
     disk = disk.killed()
@@ -413,9 +412,7 @@ def test_an_old_segment_that_is_missing_while_the_end_is_there_cannot_be_given_u
         repair("simulated", accepts_loss=True, file_system=disk)
 
 
-def test_segments_used_again_are_guarded_too() -> None:
-    disk = SimulatedDisk()
-    store = ready_log(disk)
+def test_segments_used_again_are_guarded_too(disk: SimulatedDisk, store: LogStore) -> None:
     for number in range(1, 60):
         remove(store, send(store, number, 500))
         commit(store)

@@ -162,6 +162,11 @@ class FakeTable:
         pass
 
 
+@pytest.fixture
+def table() -> FakeTable:
+    return FakeTable()
+
+
 def opened(
     table: FakeTable,
     epoch: int = 1,
@@ -206,8 +211,7 @@ def numbers(records: list[Record]) -> list[int]:
 
 @pytest.mark.promise("S5")
 @pytest.mark.parametrize("outcome", ["lost", "unanswered"])
-def test_an_unknown_commit_is_repeated_under_its_number(outcome: str) -> None:
-    table = FakeTable()
+def test_an_unknown_commit_is_repeated_under_its_number(outcome: str, table: FakeTable) -> None:
     store, _ = opened(table)
     table.script = [outcome]
     send(store, 1)
@@ -217,8 +221,7 @@ def test_an_unknown_commit_is_repeated_under_its_number(outcome: str) -> None:
 
 
 @pytest.mark.promise("S7")
-def test_a_commit_that_is_found_done_is_told_behind_a_barrier() -> None:
-    table = FakeTable()
+def test_a_commit_that_is_found_done_is_told_behind_a_barrier(table: FakeTable) -> None:
     store, _ = opened(table)
     table.script = ["unanswered"]
     send(store, 1)
@@ -226,9 +229,8 @@ def test_a_commit_that_is_found_done_is_told_behind_a_barrier() -> None:
 
 
 @pytest.mark.promise("S7")
-def test_a_barrier_without_an_answer_proves_nothing() -> None:
+def test_a_barrier_without_an_answer_proves_nothing(table: FakeTable) -> None:
     """A failover may have taken back what was seen: all is asked again."""
-    table = FakeTable()
     store, _ = opened(table)
     table.script = ["unanswered", "", "", OutcomeUnknown("barrier"), "", "", ""]
     send(store, 1)
@@ -236,8 +238,7 @@ def test_a_barrier_without_an_answer_proves_nothing() -> None:
 
 
 @pytest.mark.promise("S5")
-def test_a_commit_that_a_failover_took_back_is_written_again() -> None:
-    table = FakeTable()
+def test_a_commit_that_a_failover_took_back_is_written_again(table: FakeTable) -> None:
     store, _ = opened(table)
 
     table.script = ["unanswered", OutcomeUnknown("the primary is gone")]
@@ -256,8 +257,7 @@ def test_a_commit_that_a_failover_took_back_is_written_again() -> None:
 
 
 @pytest.mark.promise("S2")
-def test_a_number_that_another_owner_took_fences_the_store_for_good() -> None:
-    table = FakeTable()
+def test_a_number_that_another_owner_took_fences_the_store_for_good(table: FakeTable) -> None:
     store, _ = opened(table, 1)
     send(store, 1)
     table.fence(2)
@@ -270,9 +270,8 @@ def test_a_number_that_another_owner_took_fences_the_store_for_good() -> None:
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize(("lost", "told"), [(1, "the last 1 frame "), (3, "the last 3 frames ")])
-def test_nothing_is_written_behind_a_hole(lost: int, told: str) -> None:
+def test_nothing_is_written_behind_a_hole(lost: int, told: str, table: FakeTable) -> None:
     """A standby without the last commits was promoted: the owner ends, and the next one serves what is there."""
-    table = FakeTable()
     store, _ = opened(table, 1)
     for number in range(1, 6):
         send(store, number)
@@ -289,9 +288,8 @@ def test_nothing_is_written_behind_a_hole(lost: int, told: str) -> None:
 
 
 @pytest.mark.promise("S1", "S2")
-def test_a_frame_of_another_history_in_the_place_of_our_last_one_fences_the_store() -> None:
+def test_a_frame_of_another_history_in_the_place_of_our_last_one_fences_the_store(table: FakeTable) -> None:
     """A failover lost an acquisition, and the next owner got the same epoch: the checksum tells whose the frame before is."""
-    table = FakeTable()
     store, _ = opened(table, 1)
     send(store, 1)
     last = max(table.rows)
@@ -302,8 +300,7 @@ def test_a_frame_of_another_history_in_the_place_of_our_last_one_fences_the_stor
 
 
 @pytest.mark.promise("S2")
-def test_a_number_that_was_dropped_long_ago_fences_the_store() -> None:
-    table = FakeTable()
+def test_a_number_that_was_dropped_long_ago_fences_the_store(table: FakeTable) -> None:
     store, _ = opened(table, 1)
     table.rows.clear()
     table.dropped_below = 100
@@ -312,8 +309,7 @@ def test_a_number_that_was_dropped_long_ago_fences_the_store() -> None:
 
 
 @pytest.mark.promise("S8")
-def test_without_its_database_a_store_repeats_until_its_lease_is_over() -> None:
-    table = FakeTable()
+def test_without_its_database_a_store_repeats_until_its_lease_is_over(table: FakeTable) -> None:
     left = iter([True])
     store, _ = opened(table, may_retry=lambda: next(left, False))
     left = iter([True] * 7)
@@ -324,8 +320,7 @@ def test_without_its_database_a_store_repeats_until_its_lease_is_over() -> None:
     assert sorted(table.rows) == [1]
 
 
-def test_a_refusal_that_repeating_does_not_mend_is_not_repeated() -> None:
-    table = FakeTable()
+def test_a_refusal_that_repeating_does_not_mend_is_not_repeated(table: FakeTable) -> None:
     store, _ = opened(table)
     table.script = [TableFailed("no rights")]
     with pytest.raises(StoreFailed, match="no rights"):
@@ -379,8 +374,7 @@ def test_a_database_without_any_space_is_asked_until_it_has_some() -> None:
 
 
 @pytest.mark.promise("B12")
-def test_a_quota_leaves_the_reserve_to_settlements() -> None:
-    table = FakeTable()
+def test_a_quota_leaves_the_reserve_to_settlements(table: FakeTable) -> None:
     store, _ = opened(table, bytes_max=10_000, reserve_bytes=2_000)
     assert store.has_room(7_000)
     assert not store.has_room(9_000)
@@ -495,8 +489,7 @@ def test_a_batch_of_several_frames_counts_as_a_whole_or_not_at_all(monkeypatch: 
     assert numbers(opened(table, 3)[1]) == [1, 20, *range(30, 40)]
 
 
-def test_a_form_of_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = FakeTable()
+def test_a_form_of_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch, table: FakeTable) -> None:
     monkeypatch.setattr(frames, "VERSION", 9)
     store, _ = opened(table)
     send(store, 1)
@@ -604,8 +597,7 @@ def test_a_replay_that_goes_on_between_lost_connections_is_not_given_up() -> Non
 
 
 @pytest.mark.promise("B1")
-def test_old_frames_are_dropped_only_after_the_commit_that_makes_them_superfluous() -> None:
-    table = FakeTable()
+def test_old_frames_are_dropped_only_after_the_commit_that_makes_them_superfluous(table: FakeTable) -> None:
     store, _ = opened(table)
     messages = [send(store, number) for number in range(1, 20)]
     for message in messages:
@@ -626,8 +618,7 @@ def test_old_frames_are_dropped_only_after_the_commit_that_makes_them_superfluou
 
 
 @pytest.mark.promise("B1", "S6")
-def test_a_range_with_a_live_message_stays_until_the_message_was_moved() -> None:
-    table = FakeTable()
+def test_a_range_with_a_live_message_stays_until_the_message_was_moved(table: FakeTable) -> None:
     store, _ = opened(table)
     survivor = send(store, 1, b"s" * 40)
     for number in range(2, 80):
@@ -676,8 +667,7 @@ def test_bytes_that_are_not_here_are_fetched_and_then_read_at_once() -> None:
 
 
 @pytest.mark.promise("B62")
-def test_bytes_in_memory_are_bounded() -> None:
-    table = FakeTable()
+def test_bytes_in_memory_are_bounded(table: FakeTable) -> None:
     store, _ = opened(table, cache_bytes=200_000)
     chance = random.Random(3)
     blobs = [chance.randbytes(10_000) for _ in range(60)]
@@ -697,8 +687,7 @@ def test_a_frame_that_is_gone_from_the_database_is_damage() -> None:
         store.read(message.location, message.size)
 
 
-def test_a_closed_store_commits_nothing() -> None:
-    table = FakeTable()
+def test_a_closed_store_commits_nothing(table: FakeTable) -> None:
     store, _ = opened(table)
     store.append(stored(1, b"x"))
     batch = store.seal()
@@ -878,9 +867,8 @@ def test_a_node_that_slept_in_replay_while_others_dropped_is_fenced(is_dropped: 
         list(sleeper.replay())
 
 
-def test_what_is_staged_is_not_asked_of_the_database() -> None:
+def test_what_is_staged_is_not_asked_of_the_database(table: FakeTable) -> None:
     """A caller names what comes next, and some of it may have been stored a moment ago."""
-    table = FakeTable()
     store, _ = opened(table, cache_bytes=0)
     old = send(store, 1)
     send(store, 2)
@@ -893,9 +881,8 @@ def test_what_is_staged_is_not_asked_of_the_database() -> None:
     commit(store)
 
 
-def test_who_asks_for_what_has_just_come_is_told() -> None:
+def test_who_asks_for_what_has_just_come_is_told(table: FakeTable) -> None:
     """Between a look and the question the reading thread may have been quicker: nobody must wait for an arrival that was before."""
-    table = FakeTable()
     table.rows[1] = Row(FrameMark(1, 0), b"", b"b")
     bodies = Bodies(
         table, BodyTable(2), LogEnd(1, 1), 1 << 20, pause=time.sleep, is_background=True, name="test"
