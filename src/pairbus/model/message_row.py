@@ -125,6 +125,13 @@ def types(names: str) -> dict[str, str]:
     return {name: column.type for name, column in row(names).items()}
 
 
+SENT_NAMES: Final = tuple(
+    row(
+        "body body_type message_id session_id correlation_id subject content_type to reply_to "
+        "reply_to_session_id partition_key application_properties time_to_live_ms scheduled_enqueue_time"
+    )
+)
+"""The columns that the sender of a message decides. The broker decides the others."""
 SPARK_ROW: Final = row(
     "body body_type message_id session_id correlation_id subject content_type to reply_to "
     "reply_to_session_id partition_key application_properties raw time_to_live_ms delivery_count "
@@ -132,12 +139,6 @@ SPARK_ROW: Final = row(
     "dead_letter_description entity"
 )
 """A row of ``format("servicebus")`` and of ``pairbus capture``."""
-SENT_NAMES: Final = (
-    *list(SPARK_ROW)[: list(SPARK_ROW).index("raw")],
-    "time_to_live_ms",
-    "scheduled_enqueue_time",
-)
-"""The columns that the sender of a message decides. The broker decides the others."""
 SINK_NAMES: Final = (*SENT_NAMES, "raw", "path", "sequence_number", "entity", "enqueued_time")
 """The columns that the Spark sink reads: a message, where to send it, and where it came from."""
 EXPORT_ROW: Final = row(

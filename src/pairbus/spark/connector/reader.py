@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pairbus.errors import UsageError
-from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.failures import IN_DOUBT, Failure, classify
 from pairbus.spark.connector import identity
 from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.entity import Browsed, Entity, is_same
@@ -52,7 +52,7 @@ LAG_SECONDS: Final = 10.0
 """How often the highest number of the entity is looked up for the query's progress: that takes a few dozen requests."""
 CLOCKS_APART_MS: Final = 60_000
 """A message that expires within this time counts as expired: clocks of two machines differ."""
-_UNAVAILABLE: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY, Failure.CLIENT)
+_UNAVAILABLE: Final = (*IN_DOUBT, Failure.BUSY)
 
 logger = logging.getLogger("pairbus.spark")
 

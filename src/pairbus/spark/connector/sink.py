@@ -23,7 +23,7 @@ from pairbus.drain.message import BacklogMessage
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.addresses import connect
-from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.failures import IN_DOUBT, Failure, classify
 from pairbus.sdk.links import SendersAtOnce
 from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.quarantine import as_json, quarantine
@@ -45,14 +45,7 @@ COUNTED_MAX: Final = 200_000
 """Rows without a message id whose content a task remembers, some tens of megabytes."""
 QUARANTINED_MAX: Final = 100_000
 """A task with more refused rows than this fails: something else is wrong."""
-_TEMPORARY: Final = (
-    Failure.TIMEOUT,
-    Failure.CONNECTION,
-    Failure.INTERNAL,
-    Failure.BUSY,
-    Failure.QUOTA,
-    Failure.CLIENT,
-)
+_TEMPORARY: Final = (*IN_DOUBT, Failure.BUSY, Failure.QUOTA)
 
 
 @dataclass
