@@ -107,6 +107,13 @@ class ApiRequest:
             raise ArgumentError(f"place is not one of {', '.join(PLACES)}.")
         return entity.queues[PLACES.index(str(name))]
 
+    def number(self, name: str, default: int) -> int:
+        """A whole number of the query. Raises ArgumentError."""
+        value = self.query.get(name, str(default))
+        if not value.isascii() or not value.isdigit() or len(value) > 18:
+            raise ArgumentError(f"{name} is not a whole number.")
+        return int(value)
+
     @property
     def known_tag(self) -> str | None:
         """The entity tag of the snapshot that the page has already."""
@@ -345,22 +352,11 @@ def _entity(api: ApiRequest) -> HttpResponse:
 
 
 def _messages(api: ApiRequest) -> HttpResponse:
+    from_number, count = api.number("from", 0), api.number("count", 20)
     entity = api.entity(LISTEN)
-    from_number, count = (int(api.query.get(name, text)) for name, text in (("from", "0"), ("count", "20")))
     is_whole = api.query.get("whole") == "1"
     place = api.place(entity)
     return json_response(messages.page_of(api.broker, place, from_number, count, api.now, is_whole=is_whole))
-
-
-def _numbers_checked(answer: Handler) -> Handler:
-    def checked(api: ApiRequest) -> HttpResponse:
-        for name in ("from", "count"):
-            value = api.query.get(name, "0")
-            if not value.isascii() or not value.isdigit() or len(value) > 18:
-                return error_response(HTTPStatus.BAD_REQUEST, f"{name} is not a whole number.")
-        return answer(api)
-
-    return checked
 
 
 def _faults(api: ApiRequest) -> HttpResponse:
@@ -397,7 +393,7 @@ _QUERIES: Final[dict[str, Handler]] = {
     "overview": _overview,
     "cluster": _guarded(_cluster),
     "entity": _guarded(_entity),
-    "messages": _guarded(_numbers_checked(_messages)),
+    "messages": _guarded(_messages),
     "faults": _guarded(_faults),
 }
 _COMMANDS: Final[dict[str, Handler]] = {

@@ -123,7 +123,6 @@ class JournalTail:
                 "subject": subject,
                 "text": str(event.get("text", "")),
                 "factory": factory,
-                "is_loud": False,
             }
         )
 

@@ -141,7 +141,7 @@ function timeline() {
     list.hidden = shown.length === 0;
     keyed(list, shown, (event) => event.id, (event) => {
       const [symbol, name] = KINDS.get(event.kind) ?? ["info", event.kind.replaceAll("_", " ")];
-      const row = h("li", { class: `event ${KINDS.has(event.kind) ? event.kind : ""}${event.is_loud ? " loud" : ""}` }, h("time", { datetime: precise(event.at_ms), title: stamp(event.at_ms) }, clock(event.at_ms)), icon(symbol), h("div", {}, h("strong", {}, name), " ", h("span", { class: "subject" }, event.subject), h("p", { class: "soft" }, event.text)));
+      const row = h("li", { class: `event ${KINDS.has(event.kind) ? event.kind : ""}` }, h("time", { datetime: precise(event.at_ms), title: stamp(event.at_ms) }, clock(event.at_ms)), icon(symbol), h("div", {}, h("strong", {}, name), " ", h("span", { class: "subject" }, event.subject), h("p", { class: "soft" }, event.text)));
       return { element: row, update: () => undefined };
     });
   }
