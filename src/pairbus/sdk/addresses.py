@@ -89,8 +89,8 @@ def connect(official: Any, conn_str: str, **options: Any) -> Any:
     return client
 
 
-def addresses_of(client: Any) -> Addresses | None:
-    """What the links of a client share; None: it has one address."""
+def shared_addresses(client: Any) -> Addresses | None:
+    """What the links of a client with several addresses share; None: it has one address."""
     found: Addresses | None = getattr(client, "_pairbus_addresses", None)
     return found
 
@@ -203,6 +203,7 @@ class _Spread:
         writer.close()
 
     def _is_left(self, error: BaseException) -> bool:
+        """Whether the next address is used from now on, because of this error."""
         if classify(error) not in _LEAVES:
             return False
         self._addresses.failed(self._used)
@@ -211,16 +212,12 @@ class _Spread:
     # A connection that was open and ended, or does not answer.
 
     def _handle(self, exception: BaseException) -> Any:
-        self._note(exception)
+        self._is_left(exception)
         return self._sdk_handle(exception)
 
     async def _handle_later(self, exception: BaseException) -> Any:
-        self._note(exception)
+        self._is_left(exception)
         return await self._sdk_handle(exception)
-
-    def _note(self, error: BaseException) -> None:
-        if classify(error) in _LEAVES:
-            self._addresses.failed(self._used)
 
 
 def _name_and_port(address: str) -> tuple[str, int | None]:

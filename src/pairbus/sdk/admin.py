@@ -11,7 +11,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as Ai
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.sdk import client_settings
-from pairbus.sdk.addresses import addresses_of
+from pairbus.sdk.addresses import shared_addresses
 
 ANSWER_SECONDS: Final = 15
 """Seconds that a request may take, with its second attempt."""
@@ -48,7 +48,7 @@ def aio_admin_client(
 
 
 def _arguments(client: Any, options: dict[str, Any], key: Any, transports: Any) -> tuple[Any, dict[str, Any]]:
-    addresses = addresses_of(client)
+    addresses = shared_addresses(client)
     given = {"retry_total": 1, "connection_timeout": 10, "read_timeout": ANSWER_SECONDS, **options}
     if addresses is None and given["read_timeout"]:
         # One that was silent all the time is not asked again; a connection that broke is. With several addresses the next one is.

@@ -13,7 +13,7 @@ from azure.servicebus.aio._base_handler_async import (
 )
 
 from pairbus.sdk import client_settings
-from pairbus.sdk.addresses import addresses_of, spread
+from pairbus.sdk.addresses import shared_addresses, spread
 
 if TYPE_CHECKING:
     from typing import Self
@@ -26,7 +26,7 @@ def asynchronous(client: Any) -> ServiceBusClient:
         _asynchronous_credential(client_settings.credential_of(client)),
         **client_settings.settings_of(client),
     )
-    addresses = addresses_of(client)
+    addresses = shared_addresses(client)
     if addresses is not None:
         spread(made, addresses)
     return made
