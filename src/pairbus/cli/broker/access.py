@@ -99,7 +99,7 @@ def access() -> None:
 @command(ListFlags, "\b\nExample:\n  pairbus access list --json\n", name="list", group=access)
 def list_rules(flags: ListFlags) -> None:
     """List the access rules of the namespace, without their keys. Declared: by the configuration file of the last start."""
-    rows = _ask(flags, "GET", "")["rules"]
+    rows = _ask(flags, "GET")["rules"]
     shown = [{**row, "rights": ", ".join(row["rights"])} for row in rows]
     show(rows, flags.as_json, table_lines(shown, ROW_ORDER, terminal_columns()))
 
@@ -126,7 +126,7 @@ def set_rule(flags: SetFlags) -> None:
         raise UsageError(
             f"there is no rule {flags.name} yet: give each right of a new rule with --right: {', '.join(RIGHTS)}"
         )
-    rule = _ask(flags, "PUT", flags.name, wish)
+    rule = _ask(flags, "PUT", flags.name, wish=wish)
     click.echo(f"rule {flags.name} has {', '.join(rule['rights'])}")
 
 
@@ -147,7 +147,7 @@ def rotate(flags: RotateFlags) -> None:
     wish: dict[str, object] = {"key": flags.key}
     if flags.key_file is not None:
         wish["value"] = _key(flags.key_file)
-    _ask(flags, "POST", f"{quote(flags.name, safe='')}/{ROTATE}", wish, is_quoted=True)
+    _ask(flags, "POST", flags.name, ROTATE, wish=wish)
     click.echo(f"replaced the {flags.key} key of rule {flags.name}")
 
 
@@ -202,15 +202,11 @@ def _parse(flags: BrokerFlags) -> tuple[ConnectionString, str | None]:
     return parse_connection_string(text, "given"), ca_file
 
 
-def _ask(
-    flags: BrokerFlags,
-    method: str,
-    name: str,
-    wish: dict[str, object] | None = None,
-    *,
-    is_quoted: bool = False,
-) -> Any:
-    """One request to the broker; what it answers. Asks the next address when one cannot be reached."""
+def _ask(flags: BrokerFlags, method: str, *names: str, wish: dict[str, object] | None = None) -> Any:
+    """One request about the access rules, or about what ``names`` lead to below them. Returns the answer.
+
+    Asks the next address when one cannot be reached.
+    """
     from pairbus.local.management import ManagementClient
 
     parts, ca_file = _parse(flags)
@@ -219,7 +215,7 @@ def _ask(
             "access rules of a namespace on Azure are managed with the portal or `az servicebus namespace authorization-rule`"
         )
     tls = None if parts.is_emulator and not ca_file else ssl.create_default_context(cafile=ca_file)
-    path = f"{ACCESS_RULES_PATH}/{name if is_quoted else quote(name, safe='')}" if name else ACCESS_RULES_PATH
+    path = "/".join((ACCESS_RULES_PATH, *(quote(name, safe="") for name in names)))
     body = json.dumps(wish).encode() if wish is not None else b""
     hosts = parts.hosts or (parts.host,)
     for place, host in enumerate(hosts):

@@ -180,11 +180,9 @@ def move(flags: MoveFlags) -> int:
     with _tables(flags) as tables:
         owner, nodes = tables.state()
         if not owner.owner or owner.remaining_ms <= 0:
-            click.echo(f"pairbus: no node owns {flags.namespace}: there is nothing to move", err=True)
-            return EXIT_NO
+            return _no(f"no node owns {flags.namespace}: there is nothing to move")
         if not _others(nodes, owner.owner):
-            click.echo(f"pairbus: {_only(owner.owner, flags.namespace)}", err=True)
-            return EXIT_NO
+            return _no(_only(owner.owner, flags.namespace))
         tables.nodes.ask(owner.owner, REQUEST_MOVE)
         return _await_owner(flags, tables, owner)
 
@@ -200,25 +198,18 @@ def drain(flags: DrainFlags) -> int:
         is_last = is_owner and not _others(nodes, flags.node)
         reason = _why_not(flags, nodes, is_last)
         if reason:
-            click.echo(f"pairbus: {reason}", err=True)
-            return EXIT_NO
+            return _no(reason)
         if flags.forget:
             is_there = tables.nodes.forget(flags.node)
         else:
             is_there = tables.nodes.ask(flags.node, REQUEST_NONE if flags.undo else REQUEST_DRAIN)
         if not is_there:
-            click.echo(
-                f"pairbus: {flags.namespace} has no node {flags.node!r}; `pairbus cluster status` lists them",
-                err=True,
-            )
-            return EXIT_NO
+            return _no(f"{flags.namespace} has no node {flags.node!r}; `pairbus cluster status` lists them")
         if is_last and flags.force and not _await_release(flags, tables, owner):
-            click.echo(
-                f"pairbus: {flags.node} is asked to take no part, and still owned {flags.namespace} after {flags.timeout:g} s; "
-                "`pairbus cluster status` shows when it has given it up",
-                err=True,
+            return _no(
+                f"{flags.node} is asked to take no part, and still owned {flags.namespace} after {flags.timeout:g} s; "
+                "`pairbus cluster status` shows when it has given it up"
             )
-            return EXIT_NO
         if flags.undo or flags.forget or not is_owner or is_last:
             done = "takes part again" if flags.undo else "is forgotten" if flags.forget else "takes no part"
             if is_last and not flags.undo:
@@ -226,6 +217,11 @@ def drain(flags: DrainFlags) -> int:
             show({"node": flags.node, "done": done}, flags.as_json, f"{flags.node} {done}")
             return EXIT_DONE
         return _await_owner(flags, tables, owner)
+
+
+def _no(why: str) -> int:
+    click.echo(f"pairbus: {why}", err=True)
+    return EXIT_NO
 
 
 def _others(nodes: list[NodeEntry], node: str) -> list[NodeEntry]:
@@ -267,8 +263,7 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
     with status(f"waiting for another node to serve {flags.namespace} …"):
         is_done = _wait(is_served, flags.timeout)
     if not is_done or found[0].owner == before.owner:  # nobody else was there, so the former owner came back
-        click.echo(f"pairbus: {_not_moved(flags, found[0], before)}", err=True)
-        return EXIT_NO
+        return _no(_not_moved(flags, found[0], before))
     owner = found[0]
     show(
         {"owner": owner.owner, "epoch": owner.epoch, "before": before.owner},
