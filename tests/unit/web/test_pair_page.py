@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -105,101 +105,81 @@ async def staged(
             await runner.cleanup()
 
 
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 30))
-
-
 @pytest.mark.promise("M1")
-def test_a_rule_of_one_entity_sees_nothing_of_the_pair() -> None:
-    async def story() -> None:
-        async with staged() as stage:
-            for side in stage.sides.values():
-                side.rights["own"] = ALL
-            assert await stage.sign_in("own", entity="orders") == 200
-            session = (await stage.ask("GET", "api/session"))[1]
-            assert (session["pairing"], session["is_pair"]) == (False, True)
-            assert (await stage.ask("GET", "api/pairing"))[0] == 403
-            assert (await stage.ask("POST", "api/pairing/send", {"path": "payments"}))[0] == 403
-            assert (await stage.ask("GET", "ns/primary/overview"))[0] == 200, "its own it sees"
-
-    run(story)
+async def test_a_rule_of_one_entity_sees_nothing_of_the_pair() -> None:
+    async with staged() as stage:
+        for side in stage.sides.values():
+            side.rights["own"] = ALL
+        assert await stage.sign_in("own", entity="orders") == 200
+        session = (await stage.ask("GET", "api/session"))[1]
+        assert (session["pairing"], session["is_pair"]) == (False, True)
+        assert (await stage.ask("GET", "api/pairing"))[0] == 403
+        assert (await stage.ask("POST", "api/pairing/send", {"path": "payments"}))[0] == 403
+        assert (await stage.ask("GET", "ns/primary/overview"))[0] == 200, "its own it sees"
 
 
 @pytest.mark.promise("M1")
 @pytest.mark.parametrize(("rights", "sees", "sends"), [(["Listen"], 200, 403), (["Send"], 200, 200), (ALL, 200, 200)])  # fmt: skip
-def test_the_pair_is_used_with_rights_in_both_namespaces(rights: list[str], sees: int, sends: int) -> None:
-    async def story() -> None:
-        async with staged() as stage:
-            stage.sides["primary"].rights["team"] = ALL
-            stage.sides["secondary"].rights["team"] = rights
-            await stage.sign_in("team")
-            assert (await stage.ask("GET", "api/pairing"))[0] == sees
-            assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == sends
-            assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}, token="x"))[0] == 401
-
-    run(story)
+async def test_the_pair_is_used_with_rights_in_both_namespaces(
+    rights: list[str], sees: int, sends: int
+) -> None:
+    async with staged() as stage:
+        stage.sides["primary"].rights["team"] = ALL
+        stage.sides["secondary"].rights["team"] = rights
+        await stage.sign_in("team")
+        assert (await stage.ask("GET", "api/pairing"))[0] == sees
+        assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == sends
+        assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}, token="x"))[0] == 401
 
 
 @pytest.mark.promise("M1")
-def test_a_rule_of_one_side_sees_that_side_only() -> None:
-    async def story() -> None:
-        async with staged() as stage:
-            stage.sides["primary"].rights["team"] = ALL
-            await stage.sign_in("team")
-            session = (await stage.ask("GET", "api/session"))[1]
-            assert [one["id"] for one in session["namespaces"]] == ["primary"]
-            assert (await stage.ask("GET", "api/pairing"))[0] == 403
-            assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 403
-
-    run(story)
+async def test_a_rule_of_one_side_sees_that_side_only() -> None:
+    async with staged() as stage:
+        stage.sides["primary"].rights["team"] = ALL
+        await stage.sign_in("team")
+        session = (await stage.ask("GET", "api/session"))[1]
+        assert [one["id"] for one in session["namespaces"]] == ["primary"]
+        assert (await stage.ask("GET", "api/pairing"))[0] == 403
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 403
 
 
-def test_who_owns_the_pair_signs_in_and_sends_while_a_side_is_away() -> None:
-    async def story() -> None:
-        async with staged() as stage:
-            stage.sides["primary"].is_down = True
-            stage.sides["secondary"].rights[ROOT] = ALL
-            assert await stage.sign_in(ROOT, "s" * 44) == 200
-            session = (await stage.ask("GET", "api/session"))[1]
-            assert [one["id"] for one in session["namespaces"]] == ["primary", "secondary"]
-            assert session["pairing"] is True
-            assert (await stage.ask("GET", "api/pairing"))[0] == 200
-            assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == 200
-
-    run(story)
+async def test_who_owns_the_pair_signs_in_and_sends_while_a_side_is_away() -> None:
+    async with staged() as stage:
+        stage.sides["primary"].is_down = True
+        stage.sides["secondary"].rights[ROOT] = ALL
+        assert await stage.sign_in(ROOT, "s" * 44) == 200
+        session = (await stage.ask("GET", "api/session"))[1]
+        assert [one["id"] for one in session["namespaces"]] == ["primary", "secondary"]
+        assert session["pairing"] is True
+        assert (await stage.ask("GET", "api/pairing"))[0] == 200
+        assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == 200
 
 
 @pytest.mark.promise("M5")
-def test_a_key_that_was_replaced_ends_what_it_opened() -> None:
-    async def story() -> None:
-        async with staged() as stage:
-            primary, secondary = stage.sides.values()
-            primary.rights["team"] = secondary.rights["team"] = ALL
-            await stage.sign_in("team")
-            del primary.rights["team"]
-            assert (await stage.ask("GET", "ns/primary/overview"))[0] == 403
-            assert (await stage.ask("GET", "api/pairing"))[0] == 403, "one side refuses: the pair is closed"
-            assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == 403
-            assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 200
-            del secondary.rights["team"]
-            assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 403
-            assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 401, "both do: sign in again"
-
-    run(story)
+async def test_a_key_that_was_replaced_ends_what_it_opened() -> None:
+    async with staged() as stage:
+        primary, secondary = stage.sides.values()
+        primary.rights["team"] = secondary.rights["team"] = ALL
+        await stage.sign_in("team")
+        del primary.rights["team"]
+        assert (await stage.ask("GET", "ns/primary/overview"))[0] == 403
+        assert (await stage.ask("GET", "api/pairing"))[0] == 403, "one side refuses: the pair is closed"
+        assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == 403
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 200
+        del secondary.rights["team"]
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 403
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 401, "both do: sign in again"
 
 
 @pytest.mark.promise("M10")
-def test_signing_out_needs_the_token() -> None:
-    async def story() -> None:
-        async with staged() as stage:
-            stage.sides["primary"].rights["team"] = ALL
-            await stage.sign_in("team")
-            assert (await stage.ask("POST", "sign-out", {}, token="wrong"))[0] == 401
-            assert (await stage.ask("GET", "api/session"))[0] == 200
-            assert (await stage.ask("POST", "sign-out", {}))[0] == 200
-            assert (await stage.ask("GET", "api/session"))[0] == 401
-
-    run(story)
+async def test_signing_out_needs_the_token() -> None:
+    async with staged() as stage:
+        stage.sides["primary"].rights["team"] = ALL
+        await stage.sign_in("team")
+        assert (await stage.ask("POST", "sign-out", {}, token="wrong"))[0] == 401
+        assert (await stage.ask("GET", "api/session"))[0] == 200
+        assert (await stage.ask("POST", "sign-out", {}))[0] == 200
+        assert (await stage.ask("GET", "api/session"))[0] == 401
 
 
 @pytest.mark.promise("M12")
@@ -207,26 +187,20 @@ def test_signing_out_needs_the_token() -> None:
     ("body", "status"),
     [(b"[" * 200_000, 400), (b'{"key": "\\ud800"}', 400), (b"[]", 400), (b"{", 400), (b'{"a":"' + b"x" * 1_100_000 + b'"}', 413)],
 )  # fmt: skip
-def test_bodies_that_are_none_are_refused(body: bytes, status: int) -> None:
-    async def story() -> None:
-        async with staged() as stage:
-            assert (await stage.ask("POST", "sign-in", body))[0] == status
-
-    run(story)
+async def test_bodies_that_are_none_are_refused(body: bytes, status: int) -> None:
+    async with staged() as stage:
+        assert (await stage.ask("POST", "sign-in", body))[0] == status
 
 
 @pytest.mark.promise("M12")
-def test_wrong_keys_are_limited() -> None:
-    async def story() -> None:
-        async with staged() as stage:
-            answers = [await stage.sign_in("nobody") for _ in range(FAILURES_MAX + 1)]
-            assert answers == [401] * FAILURES_MAX + [429]
-
-    run(story)
+async def test_wrong_keys_are_limited() -> None:
+    async with staged() as stage:
+        answers = [await stage.sign_in("nobody") for _ in range(FAILURES_MAX + 1)]
+        assert answers == [401] * FAILURES_MAX + [429]
 
 
 @pytest.mark.promise("M12")
-def test_many_pages_look_at_the_pairing_once() -> None:
+async def test_many_pages_look_at_the_pairing_once() -> None:
     begun, go_on = threading.Event(), threading.Event()
     looks: list[int] = []
 
@@ -236,21 +210,18 @@ def test_many_pages_look_at_the_pairing_once() -> None:
         assert go_on.wait(20)
         return {"look": len(looks)}
 
-    async def story() -> None:
-        async with staged(snapshot) as stage:
-            for side in stage.sides.values():
-                side.rights["team"] = ALL
-            await stage.sign_in("team")
-            pages = [asyncio.create_task(stage.ask("GET", "api/pairing")) for _ in range(20)]
-            await asyncio.to_thread(begun.wait, 20)
-            go_on.set()
-            assert {(status, told["look"]) for status, told in await asyncio.gather(*pages)} == {(200, 1)}
-
-    run(story)
+    async with staged(snapshot) as stage:
+        for side in stage.sides.values():
+            side.rights["team"] = ALL
+        await stage.sign_in("team")
+        pages = [asyncio.create_task(stage.ask("GET", "api/pairing")) for _ in range(20)]
+        await asyncio.to_thread(begun.wait, 20)
+        go_on.set()
+        assert {(status, told["look"]) for status, told in await asyncio.gather(*pages)} == {(200, 1)}
 
 
 @pytest.mark.promise("M12")
-def test_test_sends_that_wait_do_not_pile_up() -> None:
+async def test_test_sends_that_wait_do_not_pile_up() -> None:
     waiting = threading.Semaphore(0)
     go_on = threading.Event()
 
@@ -259,34 +230,26 @@ def test_test_sends_that_wait_do_not_pile_up() -> None:
         assert go_on.wait(20)
         return {"sent": 1, "parked": 0}
 
-    async def story() -> None:
-        async with staged(send=send) as stage:
-            for side in stage.sides.values():
-                side.rights["team"] = ALL
-            await stage.sign_in("team")
-            first = [
-                asyncio.create_task(stage.ask("POST", "api/pairing/send", {"path": "q"})) for _ in range(2)
-            ]
-            for _ in first:
-                await asyncio.to_thread(waiting.acquire)
-            assert (await stage.ask("POST", "api/pairing/send", {"path": "q"}))[0] == 503
-            assert (await stage.ask("GET", "api/pairing"))[0] == 200, "the page goes on meanwhile"
-            go_on.set()
-            assert [status for status, _ in await asyncio.gather(*first)] == [200, 200]
-
-    run(story)
+    async with staged(send=send) as stage:
+        for side in stage.sides.values():
+            side.rights["team"] = ALL
+        await stage.sign_in("team")
+        first = [asyncio.create_task(stage.ask("POST", "api/pairing/send", {"path": "q"})) for _ in range(2)]
+        for _ in first:
+            await asyncio.to_thread(waiting.acquire)
+        assert (await stage.ask("POST", "api/pairing/send", {"path": "q"}))[0] == 503
+        assert (await stage.ask("GET", "api/pairing"))[0] == 200, "the page goes on meanwhile"
+        go_on.set()
+        assert [status for status, _ in await asyncio.gather(*first)] == [200, 200]
 
 
-def test_a_send_that_fails_says_why() -> None:
+async def test_a_send_that_fails_says_why() -> None:
     def send(wish: Mapping[str, object]) -> Mapping[str, object]:
         raise TimeoutError
 
-    async def story() -> None:
-        async with staged(send=send) as stage:
-            for side in stage.sides.values():
-                side.rights["team"] = ALL
-            await stage.sign_in("team")
-            status, told = await stage.ask("POST", "api/pairing/send", {"path": "q"})
-            assert (status, told["error"]) == (502, "The send failed: TimeoutError")
-
-    run(story)
+    async with staged(send=send) as stage:
+        for side in stage.sides.values():
+            side.rights["team"] = ALL
+        await stage.sign_in("team")
+        status, told = await stage.ask("POST", "api/pairing/send", {"path": "q"})
+        assert (status, told["error"]) == (502, "The send failed: TimeoutError")
