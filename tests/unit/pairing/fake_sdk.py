@@ -175,13 +175,18 @@ class Stage:
 
         async def whole() -> None:
             await act()
-            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            assert not left, f"left behind: {left}"
+            nothing_left()
 
         try:
             self.loop.run_until_complete(whole())
         finally:
             self.loop.close()
+
+
+def nothing_left() -> None:
+    """No task runs but this one."""
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not left, f"left behind: {left}"
 
 
 def text(number: object, **details: Any) -> ServiceBusMessage:

@@ -19,7 +19,8 @@ from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.events import Kind
 from pairbus.spool.reading import listed
-from tests.unit.pairing.fake_sdk import Bench, FakeClient, FakeSender, Stage, refuse, silence, text
+from tests.unit.drain.virtual_loop import VirtualLoop
+from tests.unit.pairing.fake_sdk import Bench, FakeClient, FakeSender, refuse, silence, text
 
 REFUSED = ServiceBusConnectionError(message="refused")
 WAIT_SECONDS = 10.0
@@ -51,128 +52,110 @@ def slow_bench(**options: Any) -> Bench:
 
 
 @pytest.mark.promise("P44")
-def test_closing_goes_on_when_its_caller_is_cancelled(stage: Stage) -> None:
-    async def act() -> None:
-        bench = slow_bench()
-        client = bench.paired()
-        pairings.enter(*client._hosts)
-        client._is_registered = True
-        await client.get_queue_sender("orders").send_messages(text(1))
-        await give_up_after(client, 0.5)
-        assert closed(client) == 0
+async def test_closing_goes_on_when_its_caller_is_cancelled(loop: VirtualLoop) -> None:
+    bench = slow_bench()
+    client = bench.paired()
+    pairings.enter(*client._hosts)
+    client._is_registered = True
+    await client.get_queue_sender("orders").send_messages(text(1))
+    await give_up_after(client, 0.5)
+    assert closed(client) == 0
 
-        await asyncio.sleep(5)
+    await asyncio.sleep(5)
 
-        assert closed(client) == 1
-        assert (bench.primary.closed, bench.secondary.closed) == (1, 1)
-        pairings.enter(*reversed(ADDRESSES))
-        pairings.leave(*reversed(ADDRESSES))
-
-    stage.play(act)
+    assert closed(client) == 1
+    assert (bench.primary.closed, bench.secondary.closed) == (1, 1)
+    pairings.enter(*reversed(ADDRESSES))
+    pairings.leave(*reversed(ADDRESSES))
 
 
 @pytest.mark.promise("P44")
-def test_a_second_close_returns_when_the_first_has_ended(stage: Stage) -> None:
-    async def act() -> None:
-        bench = slow_bench()
-        client = bench.paired()
-        await client.get_queue_sender("orders").send_messages(text(1))
-        await give_up_after(client, 0.5)
+async def test_a_second_close_returns_when_the_first_has_ended(loop: VirtualLoop) -> None:
+    bench = slow_bench()
+    client = bench.paired()
+    await client.get_queue_sender("orders").send_messages(text(1))
+    await give_up_after(client, 0.5)
 
-        await asyncio.gather(client.close(), client.close())
+    await asyncio.gather(client.close(), client.close())
 
-        assert closed(client) == 1
-        assert (bench.primary.closed, bench.secondary.closed) == (1, 1)
-        begun = stage.loop.now_ms()
-        await client.close()
-        assert stage.loop.now_ms() == begun
-
-    stage.play(act)
+    assert closed(client) == 1
+    assert (bench.primary.closed, bench.secondary.closed) == (1, 1)
+    begun = loop.now_ms()
+    await client.close()
+    assert loop.now_ms() == begun
 
 
 @pytest.mark.promise("P44")
-def test_a_second_close_waits_no_longer_than_it_is_told(stage: Stage) -> None:
-    async def act() -> None:
-        client = slow_bench().paired()
-        await client.get_queue_sender("orders").send_messages(text(1))
-        first = asyncio.ensure_future(client.close())
-        await asyncio.sleep(0.1)
-        begun = stage.loop.now_ms()
+async def test_a_second_close_waits_no_longer_than_it_is_told(loop: VirtualLoop) -> None:
+    client = slow_bench().paired()
+    await client.get_queue_sender("orders").send_messages(text(1))
+    first = asyncio.ensure_future(client.close())
+    await asyncio.sleep(0.1)
+    begun = loop.now_ms()
 
-        await client.close(timeout=0.2)
+    await client.close(timeout=0.2)
 
-        assert stage.loop.now_ms() - begun == 200
-        assert closed(client) == 0
-        await first
-        assert closed(client) == 1
-
-    stage.play(act)
+    assert loop.now_ms() - begun == 200
+    assert closed(client) == 0
+    await first
+    assert closed(client) == 1
 
 
 @pytest.mark.promise("P44")
-def test_closing_that_was_cancelled_itself_is_begun_again(stage: Stage) -> None:
-    async def act() -> None:
-        bench = slow_bench()
-        client = bench.paired()
-        await client.get_queue_sender("orders").send_messages(text(1))
-        first = asyncio.ensure_future(client.close())
-        await asyncio.sleep(0.5)
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()  # as the end of asyncio.run does
-        await asyncio.gather(first, return_exceptions=True)
+async def test_closing_that_was_cancelled_itself_is_begun_again(loop: VirtualLoop) -> None:
+    bench = slow_bench()
+    client = bench.paired()
+    await client.get_queue_sender("orders").send_messages(text(1))
+    first = asyncio.ensure_future(client.close())
+    await asyncio.sleep(0.5)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()  # as the end of asyncio.run does
+    await asyncio.gather(first, return_exceptions=True)
 
-        await client.close()
+    await client.close()
 
-        assert closed(client) == 1
-        assert bench.secondary.closed == 1
-
-    stage.play(act)
+    assert closed(client) == 1
+    assert bench.secondary.closed == 1
 
 
 @pytest.mark.promise("P44")
-def test_the_spool_is_free_after_a_close_whose_first_caller_was_cancelled(
-    stage: Stage, tmp_path: Path
+async def test_the_spool_is_free_after_a_close_whose_first_caller_was_cancelled(
+    loop: VirtualLoop, tmp_path: Path
 ) -> None:
-    async def act() -> None:
-        bench = slow_bench(spool=tmp_path)
-        bench.primary.answer = bench.secondary.answer = refuse(REFUSED)
-        client = bench.paired()
-        assert client._spooling is not None
-        client._spooling.open()
-        await client.get_queue_sender("orders").send_messages(text(1))
-        assert listed(tmp_path)[0][0].is_in_use
-        await give_up_after(client, 0.001)
+    bench = slow_bench(spool=tmp_path)
+    bench.primary.answer = bench.secondary.answer = refuse(REFUSED)
+    client = bench.paired()
+    assert client._spooling is not None
+    client._spooling.open()
+    await client.get_queue_sender("orders").send_messages(text(1))
+    assert listed(tmp_path)[0][0].is_in_use
+    await give_up_after(client, 0.001)
 
-        await client.close()
+    await client.close()
 
-        assert not listed(tmp_path)[0][0].is_in_use
-
-    stage.play(act)
+    assert not listed(tmp_path)[0][0].is_in_use
 
 
 @pytest.mark.promise("P44")
-def test_the_link_of_a_sender_that_nobody_has_is_closed_while_it_opens(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+async def test_the_link_of_a_sender_that_nobody_has_is_closed_while_it_opens(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(sender: FakeSender, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the SDK's shape
         await silence(sender)
 
-    async def act() -> None:
-        client = Bench().paired()
-        monkeypatch.setattr(FakeSender, "_open", never)
-        sender = client.get_queue_sender("orders")
-        link = sender._primary_link()
-        opening = asyncio.ensure_future(link.open(60))
-        await asyncio.sleep(1)
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
-        del sender, link, opening
-        gc.collect()
-        assert not client._senders
+    client = Bench().paired()
+    monkeypatch.setattr(FakeSender, "_open", never)
+    sender = client.get_queue_sender("orders")
+    link = sender._primary_link()
+    opening = asyncio.ensure_future(link.open(60))
+    await asyncio.sleep(1)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    del sender, link, opening
+    gc.collect()
+    assert not client._senders
 
-        await client.close()
-
-    stage.play(act)
+    await client.close()
 
 
 # --- on threads -----------------------------------------------------------------------------------

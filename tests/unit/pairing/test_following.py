@@ -13,7 +13,8 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.errors import SessionFencedError
 from pairbus.pairing.events import Kind
-from tests.unit.pairing.fake_sdk import Bench, Stage, refuse, text
+from tests.unit.drain.virtual_loop import VirtualLoop
+from tests.unit.pairing.fake_sdk import Bench, refuse, text
 
 REFUSED = ServiceBusConnectionError(message="refused")
 
@@ -41,34 +42,29 @@ async def hung(spool: Path) -> PairedServiceBusClient:
 
 @pytest.mark.promise("P51")
 @pytest.mark.parametrize("policy", ["wait", "raise", "overtake"])
-def test_a_session_waits_behind_a_client_that_hangs_as_the_policy_says(
-    policy: Any, stage: Stage, tmp_path: Path
+async def test_a_session_waits_behind_a_client_that_hangs_as_the_policy_says(
+    policy: Any, loop: VirtualLoop, tmp_path: Path
 ) -> None:
-    async def act() -> None:
-        other = await hung(tmp_path)
-        bench = Bench(
-            spool=tmp_path, order="session", fence_policy=policy, fence_timeout=timedelta(seconds=5)
-        )
-        client = opened(bench)
-        sender = client.get_queue_sender("orders")
-        await sender.send_messages(text("free", session_id="y"))
-        assert len(bench.primary.stored["orders"]) == 1
-        await sender.send_messages(text("behind", session_id="x"))
+    other = await hung(tmp_path)
+    bench = Bench(spool=tmp_path, order="session", fence_policy=policy, fence_timeout=timedelta(seconds=5))
+    client = opened(bench)
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(text("free", session_id="y"))
+    assert len(bench.primary.stored["orders"]) == 1
+    await sender.send_messages(text("behind", session_id="x"))
+    assert client.statistics().spool_messages == 1
+    assert len(bench.primary.stored["orders"]) == 1
+
+    await asyncio.sleep(10)
+    kinds = [event.kind for event in client.events()]
+    if policy == "overtake":
+        assert Kind.FENCE_OVERTAKEN in kinds
+        assert client.statistics().spool_messages == 0
+    else:
+        assert Kind.FENCE_TIMED_OUT in kinds
         assert client.statistics().spool_messages == 1
-        assert len(bench.primary.stored["orders"]) == 1
-
-        await asyncio.sleep(10)
-        kinds = [event.kind for event in client.events()]
-        if policy == "overtake":
-            assert Kind.FENCE_OVERTAKEN in kinds
-            assert client.statistics().spool_messages == 0
-        else:
-            assert Kind.FENCE_TIMED_OUT in kinds
-            assert client.statistics().spool_messages == 1
-        if policy == "raise":
-            with pytest.raises(SessionFencedError, match="another client has open"):
-                await sender.send_messages(text("late", session_id="x"))
-        await client.close()
-        await other.close()
-
-    stage.play(act)
+    if policy == "raise":
+        with pytest.raises(SessionFencedError, match="another client has open"):
+            await sender.send_messages(text("late", session_id="x"))
+    await client.close()
+    await other.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +29,7 @@ from pairbus.pairing.runtime.attempts import LinkClosed
 from pairbus.sdk.failures import Failure, classify
 from tests.simulation.false_network import MARK, FalseNamespace, false_network
 from tests.unit.drain.virtual_loop import VirtualLoop
+from tests.unit.pairing.fake_sdk import nothing_left
 
 QUEUES = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(2)]
 
@@ -53,320 +54,276 @@ class Scene:
         client._state.paired_with(QUEUES)
         return client
 
-    def play(self, act: Callable[[], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            await act()
-            await asyncio.sleep(3)
-            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            assert not left, f"left behind: {left}"
-            assert not self.primary.connections | self.secondary.connections, "connections are left open"
-
-        self.loop.run_until_complete(whole())
-
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    loop = VirtualLoop()
+async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
     logging.disable(logging.CRITICAL)
     with false_network(monkeypatch, loop, 1) as (primary, secondary):
         yield Scene(loop, primary, secondary)
+        await asyncio.sleep(3)
+        nothing_left()
+        assert not primary.connections | secondary.connections, "connections are left open"
     logging.disable(logging.NOTSET)
-    loop.close()
 
 
 def message(number: int) -> ServiceBusMessage:
     return ServiceBusMessage(f"<{number}>")
 
 
-def test_one_connection_is_opened_for_all_who_wait_and_one_who_gives_up_ends_nobody_elses(
+async def test_one_connection_is_opened_for_all_who_wait_and_one_who_gives_up_ends_nobody_elses(
     scene: Scene,
 ) -> None:
-    async def act() -> None:
-        client = scene.client()
-        sender = client.get_queue_sender("orders")
-        scene.primary.opening_s = 3.0
-        sends = [asyncio.ensure_future(sender.send_messages(message(number))) for number in range(8)]
-        await asyncio.sleep(1)
-        sends[0].cancel()
-        await asyncio.gather(*sends[1:])
+    client = scene.client()
+    sender = client.get_queue_sender("orders")
+    scene.primary.opening_s = 3.0
+    sends = [asyncio.ensure_future(sender.send_messages(message(number))) for number in range(8)]
+    await asyncio.sleep(1)
+    sends[0].cancel()
+    await asyncio.gather(*sends[1:])
 
-        assert scene.primary.opened == 1
-        assert scene.primary.copies() == dict.fromkeys(range(1, 8), 1)
-        with pytest.raises(asyncio.CancelledError) as cancelled:
-            await sends[0]
-        assert outcome_of(cancelled.value) == "fail"
-        await client.close()
-
-    scene.play(act)
+    assert scene.primary.opened == 1
+    assert scene.primary.copies() == dict.fromkeys(range(1, 8), 1)
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await sends[0]
+    assert outcome_of(cancelled.value) == "fail"
+    await client.close()
 
 
-def test_the_first_detour_of_a_refused_connection_takes_about_a_second(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client()
-        sender = client.get_queue_sender("orders")
-        await sender.send_messages(message(1))
-        scene.primary.kill()
-        begun = scene.loop.time()
-        await asyncio.gather(*(sender.send_messages(message(number)) for number in range(2, 40)))
+async def test_the_first_detour_of_a_refused_connection_takes_about_a_second(scene: Scene) -> None:
+    client = scene.client()
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(message(1))
+    scene.primary.kill()
+    begun = scene.loop.time()
+    await asyncio.gather(*(sender.send_messages(message(number)) for number in range(2, 40)))
 
-        assert scene.loop.time() - begun < 2.0
-        assert scene.secondary.copies() == dict.fromkeys(range(2, 40), 1)
-        await client.close()
-
-    scene.play(act)
+    assert scene.loop.time() - begun < 2.0
+    assert scene.secondary.copies() == dict.fromkeys(range(2, 40), 1)
+    await client.close()
 
 
 @pytest.mark.promise("P5")
 @pytest.mark.parametrize("retries", [0, 3])
-def test_a_refused_connection_is_a_fail_and_a_lost_one_is_unknown(scene: Scene, retries: int) -> None:
-    async def act() -> None:
-        client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
-        client.primary._config.retry_total = retries
-        scene.primary.kill()
-        sender = client.get_queue_sender("orders")
-        with pytest.raises(ServiceBusError) as refused:
-            await sender.send_messages(message(1))
-        assert outcome_of(refused.value) == "fail"
-        assert (client.statistics().failed, client.statistics().unknown) == (1, 0)
-
-        scene.primary.recover()
-        await sender.send_messages(message(2))
-        scene.primary.latency_s = 0.1
-        send = asyncio.ensure_future(sender.send_messages(message(3)))
-        await asyncio.sleep(0.15)
-        scene.primary.kill()
-        with pytest.raises(ServiceBusError) as lost:
-            await send
-        assert outcome_of(lost.value) == "unknown"
-        await client.close()
-
-    scene.play(act)
-
-
-def test_a_fault_inside_the_client_is_no_outage(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client()
-        sender = client.get_queue_sender("orders")
-        scene.primary.fails_inside_opening = "client"
-        results = await asyncio.gather(
-            *(sender.send_messages(message(number)) for number in range(8)), return_exceptions=True
-        )
-
-        assert all(isinstance(result, ServiceBusError) for result in results)
-        assert {outcome_of(result) for result in results if isinstance(result, Exception)} == {"fail"}
-        assert client.health()["orders"].state is Health.HEALTHY
-        assert not {Kind.SUSPECT, Kind.FAILED_OVER} & {event.kind for event in client.events()}
-        scene.primary.fails_inside_opening = ""
-        await sender.send_messages(message(9))
-        await client.close()
-
-    scene.play(act)
-
-
-def test_a_refused_token_whose_text_speaks_of_404_is_raised_and_not_detoured(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client()
-        sender = client.get_queue_sender("orders404")
+async def test_a_refused_connection_is_a_fail_and_a_lost_one_is_unknown(scene: Scene, retries: int) -> None:
+    client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+    client.primary._config.retry_total = retries
+    scene.primary.kill()
+    sender = client.get_queue_sender("orders")
+    with pytest.raises(ServiceBusError) as refused:
         await sender.send_messages(message(1))
-        await sender.close()
-        scene.primary.fails_inside_opening = "token"
-        again = client.get_queue_sender("orders404")
-        with pytest.raises(ServiceBusAuthenticationError):
-            await again.send_messages(message(2))
-        with pytest.raises(ServiceBusAuthenticationError):
-            await again.__aenter__()
+    assert outcome_of(refused.value) == "fail"
+    assert (client.statistics().failed, client.statistics().unknown) == (1, 0)
 
-        assert client.health()["orders404"].state is Health.HEALTHY
-        assert not scene.secondary.copies()
-        await client.close()
+    scene.primary.recover()
+    await sender.send_messages(message(2))
+    scene.primary.latency_s = 0.1
+    send = asyncio.ensure_future(sender.send_messages(message(3)))
+    await asyncio.sleep(0.15)
+    scene.primary.kill()
+    with pytest.raises(ServiceBusError) as lost:
+        await send
+    assert outcome_of(lost.value) == "unknown"
+    await client.close()
 
-    scene.play(act)
+
+async def test_a_fault_inside_the_client_is_no_outage(scene: Scene) -> None:
+    client = scene.client()
+    sender = client.get_queue_sender("orders")
+    scene.primary.fails_inside_opening = "client"
+    results = await asyncio.gather(
+        *(sender.send_messages(message(number)) for number in range(8)), return_exceptions=True
+    )
+
+    assert all(isinstance(result, ServiceBusError) for result in results)
+    assert {outcome_of(result) for result in results if isinstance(result, Exception)} == {"fail"}
+    assert client.health()["orders"].state is Health.HEALTHY
+    assert not {Kind.SUSPECT, Kind.FAILED_OVER} & {event.kind for event in client.events()}
+    scene.primary.fails_inside_opening = ""
+    await sender.send_messages(message(9))
+    await client.close()
 
 
-def test_a_slow_primary_serves_many_at_a_time(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client()
-        sender = client.get_queue_sender("orders")
-        scene.primary.latency_s = 0.1
-        begun = scene.loop.time()
-        await asyncio.gather(*(sender.send_messages(message(number)) for number in range(1_000)))
+async def test_a_refused_token_whose_text_speaks_of_404_is_raised_and_not_detoured(scene: Scene) -> None:
+    client = scene.client()
+    sender = client.get_queue_sender("orders404")
+    await sender.send_messages(message(1))
+    await sender.close()
+    scene.primary.fails_inside_opening = "token"
+    again = client.get_queue_sender("orders404")
+    with pytest.raises(ServiceBusAuthenticationError):
+        await again.send_messages(message(2))
+    with pytest.raises(ServiceBusAuthenticationError):
+        await again.__aenter__()
 
-        assert scene.primary.copies() == dict.fromkeys(range(1_000), 1)
-        assert scene.loop.time() - begun < 50, "one at a time they would take more than 200 s"
-        await client.close()
+    assert client.health()["orders404"].state is Health.HEALTHY
+    assert not scene.secondary.copies()
+    await client.close()
 
-    scene.play(act)
+
+async def test_a_slow_primary_serves_many_at_a_time(scene: Scene) -> None:
+    client = scene.client()
+    sender = client.get_queue_sender("orders")
+    scene.primary.latency_s = 0.1
+    begun = scene.loop.time()
+    await asyncio.gather(*(sender.send_messages(message(number)) for number in range(1_000)))
+
+    assert scene.primary.copies() == dict.fromkeys(range(1_000), 1)
+    assert scene.loop.time() - begun < 50, "one at a time they would take more than 200 s"
+    await client.close()
 
 
 @pytest.mark.promise("P44")
 @pytest.mark.parametrize("after_s", [0.001, 0.02, 1.0])
-def test_who_waits_when_the_sender_is_closed_is_told_so_and_nothing_is_left(
+async def test_who_waits_when_the_sender_is_closed_is_told_so_and_nothing_is_left(
     scene: Scene, after_s: float
 ) -> None:
-    async def act() -> None:
-        client = scene.client()
-        sender = client.get_queue_sender("orders")
-        scene.primary.opening_s = 0.5
-        scene.primary.latency_s = 0.4
-        sends = [asyncio.ensure_future(sender.send_messages(message(number))) for number in range(20)]
-        await asyncio.sleep(after_s)
-        await client.close()
-        results = await asyncio.gather(*sends, return_exceptions=True)
+    client = scene.client()
+    sender = client.get_queue_sender("orders")
+    scene.primary.opening_s = 0.5
+    scene.primary.latency_s = 0.4
+    sends = [asyncio.ensure_future(sender.send_messages(message(number))) for number in range(20)]
+    await asyncio.sleep(after_s)
+    await client.close()
+    results = await asyncio.gather(*sends, return_exceptions=True)
 
-        for number, result in enumerate(results):
-            assert result is None or isinstance(result, ClientClosedError)
-            stored = scene.primary.copies()[number] + scene.secondary.copies()[number]
-            if result is None:
-                assert stored == 1
-            elif outcome_of(result) == "fail":
-                assert stored == 0
-
-    scene.play(act)
+    for number, result in enumerate(results):
+        assert result is None or isinstance(result, ClientClosedError)
+        stored = scene.primary.copies()[number] + scene.secondary.copies()[number]
+        if result is None:
+            assert stored == 1
+        elif outcome_of(result) == "fail":
+            assert stored == 0
 
 
-def test_the_cause_of_a_failed_detour_is_what_the_outage_began_with(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client()
-        sender = client.get_queue_sender("orders")
-        scene.primary.kill()
-        await sender.send_messages(message(1))
-        assert client.health()["orders"].state is Health.FAILED_OVER
-        scene.secondary.kill()
-        with pytest.raises(ServiceBusError) as failed:
-            await sender.send_messages(message(2), timeout=10)
-
-        assert isinstance(failed.value.__cause__, ServiceBusError)
-        assert failed.value.__cause__.__traceback__ is None
-        await client.close()
-
-    scene.play(act)
-
-
-def test_asking_about_an_unknown_entity_makes_no_record_of_it(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client()
-
-        for ask in (client.explain, client.mark_healthy):
-            with pytest.raises(UsageError, match="'ordres' is not known"):
-                ask("ordres")
-        assert client.health() == {}
-        await client.close()
-
-    scene.play(act)
-
-
-def test_who_is_cancelled_in_the_moment_of_getting_the_link_leaves_it_to_the_next(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client()
-        sender = client.get_queue_sender("orders")
-        await sender.send_messages(message(1))
-        link = sender._primary_link()
-        served: list[str] = []
-
-        async def use(who: str) -> None:
-            served.append(who)
-            await asyncio.sleep(0.1)
-
-        async def first() -> None:
-            await link.call(use, 60, "first")
-            second.cancel()  # the link is the second one's since this very moment, and it does not know it yet
-
-        second: asyncio.Task[None]
-        holding = asyncio.ensure_future(first())
-        await asyncio.sleep(0.01)
-        second = asyncio.ensure_future(link.call(use, 60, "second"))
-        await asyncio.gather(holding, second, return_exceptions=True)
-
-        assert second.cancelled()
-        await link.call(use, 10, "third")
-        assert served == ["first", "third"]
+async def test_the_cause_of_a_failed_detour_is_what_the_outage_began_with(scene: Scene) -> None:
+    client = scene.client()
+    sender = client.get_queue_sender("orders")
+    scene.primary.kill()
+    await sender.send_messages(message(1))
+    assert client.health()["orders"].state is Health.FAILED_OVER
+    scene.secondary.kill()
+    with pytest.raises(ServiceBusError) as failed:
         await sender.send_messages(message(2), timeout=10)
-        assert scene.primary.copies() == {1: 1, 2: 1}
-        await client.close()
 
-    scene.play(act)
+    assert isinstance(failed.value.__cause__, ServiceBusError)
+    assert failed.value.__cause__.__traceback__ is None
+    await client.close()
+
+
+async def test_asking_about_an_unknown_entity_makes_no_record_of_it(scene: Scene) -> None:
+    client = scene.client()
+
+    for ask in (client.explain, client.mark_healthy):
+        with pytest.raises(UsageError, match="'ordres' is not known"):
+            ask("ordres")
+    assert client.health() == {}
+    await client.close()
+
+
+async def test_who_is_cancelled_in_the_moment_of_getting_the_link_leaves_it_to_the_next(scene: Scene) -> None:
+    client = scene.client()
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(message(1))
+    link = sender._primary_link()
+    served: list[str] = []
+
+    async def use(who: str) -> None:
+        served.append(who)
+        await asyncio.sleep(0.1)
+
+    async def first() -> None:
+        await link.call(use, 60, "first")
+        second.cancel()  # the link is the second one's since this very moment, and it does not know it yet
+
+    second: asyncio.Task[None]
+    holding = asyncio.ensure_future(first())
+    await asyncio.sleep(0.01)
+    second = asyncio.ensure_future(link.call(use, 60, "second"))
+    await asyncio.gather(holding, second, return_exceptions=True)
+
+    assert second.cancelled()
+    await link.call(use, 10, "third")
+    assert served == ["first", "third"]
+    await sender.send_messages(message(2), timeout=10)
+    assert scene.primary.copies() == {1: 1, 2: 1}
+    await client.close()
 
 
 @pytest.mark.promise("P5")
-def test_a_message_whose_caller_gave_up_before_it_was_written_is_not_written_later(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
-        client.primary._config.retry_total = 0
-        sender = client.get_queue_sender("orders")
-        await sender.send_messages(message(1))
-        link = sender._primary_link()
-        session: Any = link.sender._handler._link._session
-        write = session._outgoing_transfer
-        window_opens_at = scene.loop.time() + 10
-        written: list[bytes] = []
+async def test_a_message_whose_caller_gave_up_before_it_was_written_is_not_written_later(
+    scene: Scene,
+) -> None:
+    client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+    client.primary._config.retry_total = 0
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(message(1))
+    link = sender._primary_link()
+    session: Any = link.sender._handler._link._session
+    write = session._outgoing_transfer
+    window_opens_at = scene.loop.time() + 10
+    written: list[bytes] = []
 
-        async def write_if_window(delivery: Any, trace: Any) -> None:
-            if scene.loop.time() < window_opens_at:
-                delivery.transfer_state = SessionTransferState.BUSY
-            else:
-                written.extend(MARK.findall(bytes(delivery.frame["payload"])))
-                await write(delivery, trace)
+    async def write_if_window(delivery: Any, trace: Any) -> None:
+        if scene.loop.time() < window_opens_at:
+            delivery.transfer_state = SessionTransferState.BUSY
+        else:
+            written.extend(MARK.findall(bytes(delivery.frame["payload"])))
+            await write(delivery, trace)
 
-        session._outgoing_transfer = write_if_window
-        held = asyncio.ensure_future(link.call(asyncio.sleep, 60, 0.1))
-        await asyncio.sleep(0.01)
-        impatient = asyncio.ensure_future(sender.send_messages(message(2), timeout=2))
-        patient = asyncio.ensure_future(sender.send_messages(message(3), timeout=60))
-        await held
-        with pytest.raises(OperationTimeoutError):
-            await impatient
-        await patient
+    session._outgoing_transfer = write_if_window
+    held = asyncio.ensure_future(link.call(asyncio.sleep, 60, 0.1))
+    await asyncio.sleep(0.01)
+    impatient = asyncio.ensure_future(sender.send_messages(message(2), timeout=2))
+    patient = asyncio.ensure_future(sender.send_messages(message(3), timeout=60))
+    await held
+    with pytest.raises(OperationTimeoutError):
+        await impatient
+    await patient
 
-        assert written == [b"3"]
-        await client.close()
-
-    scene.play(act)
-
-
-def test_a_connection_that_left_those_who_shared_it_without_an_answer_is_replaced(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
-        client.primary._config.retry_total = 0
-        sender = client.get_queue_sender("orders")
-        await sender.send_messages(message(1))
-        held = asyncio.ensure_future(sender._primary_link().call(asyncio.sleep, 60, 0.1))
-        await asyncio.sleep(0.01)
-        scene.primary.get_lost()
-        sends = [asyncio.ensure_future(sender.send_messages(message(n), timeout=2)) for n in (2, 3)]
-        await held
-        results = await asyncio.gather(*sends, return_exceptions=True)
-        assert [type(result) for result in results] == [OperationTimeoutError] * 2
-
-        scene.primary.recover()
-        await asyncio.sleep(1)
-        await sender.send_messages(message(4), timeout=5)
-        assert scene.primary.opened == 2
-        await client.close()
-
-    scene.play(act)
+    assert written == [b"3"]
+    await client.close()
 
 
-def test_a_connection_without_answers_is_replaced_though_callers_keep_coming(scene: Scene) -> None:
-    async def act() -> None:
-        client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
-        client.primary._config.retry_total = 0
-        sender = client.get_queue_sender("orders")
-        await sender.send_messages(message(0))
-        scene.primary.latency_s = 0.1
-        sends = []
-        for number in range(1, 200):
-            if number == 20:
-                scene.primary.get_lost()
-            if number == 40:
-                scene.primary.recover()
-            sends.append(asyncio.ensure_future(sender.send_messages(message(number), timeout=2)))
-            await asyncio.sleep(0.1)
-        results = await asyncio.gather(*sends, return_exceptions=True)
+async def test_a_connection_that_left_those_who_shared_it_without_an_answer_is_replaced(scene: Scene) -> None:
+    client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+    client.primary._config.retry_total = 0
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(message(1))
+    held = asyncio.ensure_future(sender._primary_link().call(asyncio.sleep, 60, 0.1))
+    await asyncio.sleep(0.01)
+    scene.primary.get_lost()
+    sends = [asyncio.ensure_future(sender.send_messages(message(n), timeout=2)) for n in (2, 3)]
+    await held
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(result) for result in results] == [OperationTimeoutError] * 2
 
-        assert results[100:] == [None] * 99, "the network has been back for seconds"
-        await client.close()
+    scene.primary.recover()
+    await asyncio.sleep(1)
+    await sender.send_messages(message(4), timeout=5)
+    assert scene.primary.opened == 2
+    await client.close()
 
-    scene.play(act)
+
+async def test_a_connection_without_answers_is_replaced_though_callers_keep_coming(scene: Scene) -> None:
+    client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+    client.primary._config.retry_total = 0
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(message(0))
+    scene.primary.latency_s = 0.1
+    sends = []
+    for number in range(1, 200):
+        if number == 20:
+            scene.primary.get_lost()
+        if number == 40:
+            scene.primary.recover()
+        sends.append(asyncio.ensure_future(sender.send_messages(message(number), timeout=2)))
+        await asyncio.sleep(0.1)
+    results = await asyncio.gather(*sends, return_exceptions=True)
+
+    assert results[100:] == [None] * 99, "the network has been back for seconds"
+    await client.close()
 
 
 def test_a_link_that_is_closed_ends_the_sdks_attempts_without_a_traceback_in_its_log(

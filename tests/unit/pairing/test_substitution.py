@@ -32,7 +32,8 @@ from pairbus import (
     UsageError,
     WrongTypeError,
 )
-from tests.unit.pairing.fake_sdk import Bench, Stage, text
+from tests.unit.drain.virtual_loop import VirtualLoop
+from tests.unit.pairing.fake_sdk import Bench, text
 
 KEY = "SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0"
 PRIMARY = f"Endpoint=sb://contoso.servicebus.windows.net/;{KEY}"
@@ -94,18 +95,15 @@ def test_a_typed_program_takes_a_paired_client() -> None:
     client.close()
 
 
-def test_a_typed_asynchronous_program_takes_a_paired_sender(stage: Stage) -> None:
-    async def act() -> None:
-        bench = Bench()
-        client = bench.paired()
-        sender = client.get_queue_sender("orders")
-        assert isinstance(client, AsyncClient)
-        assert isinstance(sender, AsyncSender)
-        await place_later(sender)
-        assert len(bench.primary.stored["orders"]) == 1
-        await client.close()
-
-    stage.play(act)
+async def test_a_typed_asynchronous_program_takes_a_paired_sender(loop: VirtualLoop) -> None:
+    bench = Bench()
+    client = bench.paired()
+    sender = client.get_queue_sender("orders")
+    assert isinstance(client, AsyncClient)
+    assert isinstance(sender, AsyncSender)
+    await place_later(sender)
+    assert len(bench.primary.stored["orders"]) == 1
+    await client.close()
 
 
 @pytest.mark.parametrize(("ours", "official"), PAIRS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
@@ -190,27 +188,24 @@ def test_ledger_and_policy_are_arguments() -> None:
         make(not_found="drop")
 
 
-def test_times_are_times_of_day(stage: Stage) -> None:
-    async def act() -> None:
-        bench = Bench()
-        client = bench.paired()
-        sender = client.get_queue_sender("orders")
-        before = datetime.now(UTC)
-        client.fail_over("orders")
-        await sender.send_messages(text(1))
-        report, event = client.health()["orders"], client.events()[-1]
+async def test_times_are_times_of_day(loop: VirtualLoop) -> None:
+    bench = Bench()
+    client = bench.paired()
+    sender = client.get_queue_sender("orders")
+    before = datetime.now(UTC)
+    client.fail_over("orders")
+    await sender.send_messages(text(1))
+    report, event = client.health()["orders"], client.events()[-1]
 
-        assert report.state is Health.FAILED_OVER
-        for at in (report.since, report.next_ping, event.at):
-            assert at is not None
-            assert at.tzinfo is UTC
-        assert abs((report.since - before).total_seconds()) < 60
-        assert report.next_ping is not None
-        assert report.next_ping > report.since
-        assert report.failover_due is None
-        await client.close()
-
-    stage.play(act)
+    assert report.state is Health.FAILED_OVER
+    for at in (report.since, report.next_ping, event.at):
+        assert at is not None
+        assert at.tzinfo is UTC
+    assert abs((report.since - before).total_seconds()) < 60
+    assert report.next_ping is not None
+    assert report.next_ping > report.since
+    assert report.failover_due is None
+    await client.close()
 
 
 @pytest.mark.parametrize("ask", [PairedServiceBusClient.explain, PairedServiceBusClient.mark_healthy])
