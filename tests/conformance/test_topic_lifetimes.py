@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import SqlRuleFilter
 
 from tests.conformance.haste import make_haste
-from tests.conformance.sdk import FACES, RECEIVE_SECONDS_MAX, Bus, endpoint_for, spec, texts
+from tests.conformance.sdk import RECEIVE_SECONDS_MAX, Bus, spec, texts
 from tests.conformance.topic_kit import consume, look, peek, publish, reasons
 
 SECOND, MINUTE, HOUR = dt.timedelta(seconds=1), dt.timedelta(minutes=1), dt.timedelta(hours=1)
@@ -35,19 +35,6 @@ def namespace(clock: Any) -> Iterator[Any]:
     make_haste()
     with Namespace("contoso", clock=clock) as running:
         yield running
-
-
-@pytest.fixture(params=FACES)
-def bus(request: pytest.FixtureRequest, namespace: Any) -> Iterator[Bus]:
-    opened = Bus(request.param, endpoint_for("tcp", namespace.connection_string, str(namespace.ca_file)))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def admin(namespace: Any) -> Iterator[Any]:
-    with namespace.administration_client() as client:
-        yield client
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ class TlsLayer:
 
 
 class StepDriver:
-    """``server.driver`` without a loop and a thread: a turn when asked, a commit's end when the test says so."""
+    """``server.loop`` without a loop and a thread: a turn when asked, a commit's end when the test says so."""
 
     is_reading = True
 

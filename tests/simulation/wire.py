@@ -389,6 +389,12 @@ class ClientSession:
             self.write(End(None).encode())
         self.ended = True
 
+    def set_window(self, window: int) -> None:
+        """Say how many frames the client takes from now on."""
+        frame = self.flow_frame()
+        frame.incoming_window = window
+        self.write(frame.encode())
+
     def flow_frame(self) -> Flow:
         """A flow with the session's half filled in."""
         frame = Flow()

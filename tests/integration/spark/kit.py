@@ -22,6 +22,7 @@ from pairbus.spark import register
 from pairbus.spark.connector.entity import Entity
 from pairbus.spark.connector.options import parse_source
 from pairbus.spark.session import spark_session
+from pairbus.testing import Pair
 
 _NUMBERS = itertools.count(1)
 BATCH_BYTES = 200_000
@@ -184,3 +185,12 @@ def _parent(pid: int) -> int:
     with suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     return 0
+
+
+def home(pair: Pair) -> int:
+    """How many messages are in two of the destinations."""
+    with pair.primary.administration_client() as client:
+        return sum(
+            int(client.get_queue_runtime_properties(queue).active_message_count or 0)
+            for queue in ("plain", "unique")
+        )

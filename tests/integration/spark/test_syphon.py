@@ -19,6 +19,7 @@ from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.spark.kit import (
     copies,
     event_log,
+    home,
     look_at,
     parked,
     read_queue,
@@ -93,15 +94,6 @@ def arrived(pair: Pair, expected: int) -> dict[str, dict[str, int]]:
             "sessions": copies(look_at(pair.primary.connection_string, queue="sessions")),
             "events": copies(read_subscription(client, "events", "all", expected)),
         }
-
-
-def home(pair: Pair) -> int:
-    """How many messages are in two of the destinations."""
-    with pair.primary.administration_client() as client:
-        return sum(
-            int(client.get_queue_runtime_properties(queue).active_message_count or 0)
-            for queue in ("plain", "unique")
-        )
 
 
 @pytest.mark.promise("P35", "P36")

@@ -28,7 +28,7 @@ from pairbus.sdk import message_bytes
 from pairbus.spark.connector.entity import Entity
 from pairbus.spark.connector.options import parse_source
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.spark.kit import copies, look_at, parked, passport, send_payloads, workers_of
+from tests.integration.spark.kit import copies, home, look_at, parked, passport, send_payloads, workers_of
 from tests.spark_cluster import ROOT, SparkCluster, free_ports, packaged_environment
 from tests.waiting import wait_until
 
@@ -174,15 +174,6 @@ def syphon(
 def own_place(pair: Pair) -> Path:
     """A directory that goes when the brokers go."""
     return pair.primary.data.parent / "ledger"
-
-
-def home(pair: Pair) -> int:
-    """How many messages are in two of the destinations."""
-    with pair.primary.administration_client() as client:
-        return sum(
-            int(client.get_queue_runtime_properties(queue).active_message_count or 0)
-            for queue in ("plain", "unique")
-        )
 
 
 def is_home(pair: Pair, count: int) -> bool:

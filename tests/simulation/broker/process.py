@@ -1,10 +1,11 @@
 """One life of the broker in a simulated world, and the sockets that lead to it.
 
-``Process`` does what ``server.driver`` does, on simulated time, with the production commit queue, clock, gateway and engine.
+``Process`` does what ``server.loop`` does, on simulated time, with the production commit queue, clock, gateway and engine.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.ports import RecordLog
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker.world import World
 
 TIMER_MS_MAX: Final = 1_000
-"""The longest the broker sleeps on a deadline, as in ``server.driver``."""
+"""The longest the broker sleeps on a deadline, as in ``server.loop``."""
 WRITE_BYTES_HIGH: Final = 4_096
 """Unread bytes at which a socket counts as full: small, so that it happens."""
 
@@ -136,7 +137,7 @@ class Socket:
 
 
 class Process:
-    """One life of the broker: what ``server.driver`` does, on simulated time."""
+    """One life of the broker: what ``server.loop`` does, on simulated time."""
 
     def __init__(self, world: World, store: Store, life: int) -> None:
         self.world = world
@@ -158,7 +159,12 @@ class Process:
             queue.queue_id: queue.numbers.next_sequence_number for queue in namespace.all_queues()
         }
         self.inspector = Inspector(
-            self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, world.latest_wall
+            self.broker.deliveries,
+            world.ledger,
+            partial(text_of, self.store),
+            queue_of,
+            world.decisions,
+            world.latest_wall,
         )
         self.inspector.is_blind = not world.inspects
         namespace.context.outbox = self.inspector
@@ -177,10 +183,6 @@ class Process:
     def wall(self) -> int:
         """See Life."""
         return self.world.wall_ns() // NANOSECONDS_PER_MS
-
-    def _text_of(self, message: Message) -> str:
-        blob = self.store.read(message.location, message.size)
-        return blob[blob.rindex(b"uid-") :].decode(errors="replace") if b"uid-" in blob else ""
 
     # -- what comes in
 
@@ -271,13 +273,8 @@ class Process:
             self.ask_turn()
 
     def _collect(self) -> list[PendingOutput]:
-        outputs = []
-        for gateway in self.broker.take_dirty():
-            chunks, socket = gateway.take_output(), gateway.context
-            if isinstance(socket, Socket) and (chunks or gateway.is_closed):
-                outputs.append(PendingOutput(socket, chunks, gateway.is_closed))
         answers, self._answers = self._answers, []
-        return outputs + answers
+        return outputs_of(self.broker) + answers
 
     def _seal(self) -> object | None:
         return self.store.seal()
@@ -380,7 +377,23 @@ def _speak(outputs: list[PendingOutput]) -> None:
         output.sink.write(output.chunks, output.closes)
 
 
-def _queue_of(consumer: Consumer) -> Queue:
+def outputs_of(broker: Broker) -> list[PendingOutput]:
+    """What a broker has to say to its clients."""
+    outputs = []
+    for gateway in broker.take_dirty():
+        chunks, socket = gateway.take_output(), gateway.context
+        if isinstance(socket, Socket) and (chunks or gateway.is_closed):
+            outputs.append(PendingOutput(socket, chunks, gateway.is_closed))
+    return outputs
+
+
+def text_of(store: Store, message: Message) -> str:
+    """The text of a stored message, from its id on; empty if it has none."""
+    blob = store.read(message.location, message.size)
+    return blob[blob.rindex(b"uid-") :].decode(errors="replace") if b"uid-" in blob else ""
+
+
+def queue_of(consumer: Consumer) -> Queue:
     context = consumer.owner
     assert isinstance(context, ReceiveLink), context
     return context.queue

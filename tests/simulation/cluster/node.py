@@ -5,11 +5,11 @@ Lease, store, commit queue, driver, gateway and engine are the ones that ship; t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import StorageError, StoreCorrupt, StoreFailed, StoreFenced
 from pairbus.gateway.broker import Broker
-from pairbus.gateway.links import ReceiveLink
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.server.assemble import recover
 from pairbus.server.clock import BrokerClock
@@ -21,7 +21,7 @@ from pairbus.storage.table.ports import NodeEntry
 from pairbus.storage.table.store import TableStore
 from tests.simulation.broker.checkers import Inspector, PromiseBroken, check_counts
 from tests.simulation.broker.places import ENTITIES
-from tests.simulation.broker.process import Socket
+from tests.simulation.broker.process import Socket, outputs_of, queue_of, text_of
 from tests.simulation.broker.scene import NANOSECONDS_PER_MS, ROOT_KEY
 from tests.simulation.cluster.bugs import FaultyReader, WatchedWriter
 from tests.simulation.cluster.machine_loop import MachineLoop
@@ -29,11 +29,8 @@ from tests.simulation.cluster.table import SimulatedLease, SimulatedTable
 from tests.simulation.virtual_time import Machine
 
 if TYPE_CHECKING:
-    from pairbus.engine.queues.consumer import Consumer
-    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.http import HttpRequest
-    from pairbus.model.message import Message
     from pairbus.server.committer import OutputSink
     from pairbus.storage.ports import Batch
     from pairbus.storage.table.ports import Acquired, Ownership
@@ -298,7 +295,12 @@ class Serving:
         self.broker.serve(None)
         namespace.context.read_ahead = self.store.read_ahead
         self.inspector = Inspector(
-            self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, world.latest_wall
+            self.broker.deliveries,
+            world.ledger,
+            partial(text_of, self.store),
+            queue_of,
+            world.decisions,
+            world.latest_wall,
         )
         self.inspector.is_blind = not world.inspects
         namespace.context.outbox = self.inspector
@@ -365,10 +367,6 @@ class Serving:
         """See Life."""
         return self.node.wall_ns() // NANOSECONDS_PER_MS
 
-    def _text_of(self, message: Message) -> str:
-        blob = self.store.read(message.location, message.size)
-        return blob[blob.rindex(b"uid-") :].decode(errors="replace") if b"uid-" in blob else ""
-
     # -- what comes in: see Life
 
     def connect(self, socket: Socket) -> None:
@@ -431,13 +429,8 @@ class Serving:
     # -- what goes out
 
     def _outputs(self) -> list[PendingOutput]:
-        outputs = []
-        for gateway in self.broker.take_dirty():
-            chunks, socket = gateway.take_output(), gateway.context
-            if isinstance(socket, Socket) and (chunks or gateway.is_closed):
-                outputs.append(PendingOutput(socket, chunks, gateway.is_closed))
         answers, self._answers = self._answers, []
-        return outputs + answers
+        return outputs_of(self.broker) + answers
 
 
 class CheckedStore(TableStore):
@@ -468,9 +461,3 @@ class CheckedSink:
 
 def _ignore_reading(_on: bool) -> None:
     """Clients of the simulated world send little."""
-
-
-def _queue_of(consumer: Consumer) -> Queue:
-    context = consumer.owner
-    assert isinstance(context, ReceiveLink), context
-    return context.queue

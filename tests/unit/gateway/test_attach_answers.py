@@ -9,23 +9,11 @@ from pairbus.amqp.transport.performatives import Source
 from pairbus.amqp.types import Described, Int, Long, Symbol, ULong
 from pairbus.model.entity import Settings
 from tests.simulation.wire import ClientReceiver
-from tests.unit.gateway.wire_bench import Peer, WireBench, message
+from tests.unit.gateway.wire_bench import Peer, WireBench, message, with_messages
 
 SELECTOR = "apache.org:selector-filter:string"
 SESSION = "com.microsoft:session-filter"
 SESSION_CODE = 0x0000_0137_0000_000C
-
-
-def bench_with(count: int = 0, settings: Settings | None = None) -> tuple[WireBench, Peer]:
-    bench = WireBench()
-    bench.queue("q", settings)
-    peer = bench.peer()
-    sender = peer.session.sender("q")
-    bench.settle()
-    for number in range(count):
-        sender.send(message(number, group_id="s"))
-    bench.settle()
-    return bench, peer
 
 
 def refusal(receiver: ClientReceiver) -> tuple[str, str]:
@@ -47,7 +35,7 @@ def source_of(receiver: ClientReceiver) -> Source:
 
 @pytest.mark.parametrize("receive_and_delete", [False, True])
 def test_a_queue_browser_is_refused_and_takes_nothing(receive_and_delete: bool) -> None:
-    bench, peer = bench_with(3)
+    bench, peer = with_messages(3)
 
     browser = peer.session.receiver(
         "q", credit=10, distribution_mode="copy", receive_and_delete=receive_and_delete
@@ -68,7 +56,7 @@ def test_a_queue_browser_is_refused_and_takes_nothing(receive_and_delete: bool) 
 
 
 def test_an_unknown_distribution_mode_is_refused() -> None:
-    bench, peer = bench_with()
+    bench, peer = with_messages(0)
 
     receiver = peer.session.receiver("q", distribution_mode="share")
     bench.settle()
@@ -78,7 +66,7 @@ def test_an_unknown_distribution_mode_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", ["", "move"])
 def test_a_receiver_that_moves_is_answered_with_its_mode(mode: str) -> None:
-    bench, peer = bench_with(1)
+    bench, peer = with_messages(1)
 
     receiver = peer.session.receiver("q", credit=1, distribution_mode=mode)
     bench.settle()
@@ -91,7 +79,7 @@ def test_a_receiver_that_moves_is_answered_with_its_mode(mode: str) -> None:
 
 
 def test_a_filter_that_is_not_applied_is_not_in_the_answer() -> None:
-    bench, peer = bench_with()
+    bench, peer = with_messages(0)
     selector = Described(Symbol(SELECTOR), "colour = 'green'")
 
     receiver = peer.session.receiver("q", filter={SELECTOR: selector})
@@ -102,7 +90,7 @@ def test_a_filter_that_is_not_applied_is_not_in_the_answer() -> None:
 
 
 def test_of_several_filters_the_session_filter_alone_is_in_the_answer() -> None:
-    bench, peer = bench_with(1, Settings(requires_session=True))
+    bench, peer = with_messages(1, Settings(requires_session=True))
     selector = Described(Symbol(SELECTOR), "colour = 'green'")
 
     receiver = peer.session.receiver("q", filter={SELECTOR: selector, SESSION: "s"})
@@ -134,7 +122,7 @@ def bytes_to(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> bytearray:
 def test_a_session_filter_is_answered_in_the_form_it_was_asked_in(
     descriptor: Symbol | ULong | None, wanted: str | None, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, peer = bench_with(0 if waits else 1, Settings(requires_session=True))
+    bench, peer = with_messages(0 if waits else 1, Settings(requires_session=True))
     seen = bytes_to(peer, monkeypatch)
 
     def form(session_id: str | None) -> object:
@@ -153,7 +141,7 @@ def test_a_session_filter_is_answered_in_the_form_it_was_asked_in(
 
 @pytest.mark.parametrize("descriptor", [Long(-1), [], "text"])
 def test_a_session_filter_with_a_strange_descriptor_is_answered_too(descriptor: object) -> None:
-    bench, peer = bench_with(1, Settings(requires_session=True))
+    bench, peer = with_messages(1, Settings(requires_session=True))
 
     receiver = peer.session.receiver("q", filter={Symbol(SESSION): Described(descriptor, "s")}, credit=1)
     bench.settle()
@@ -165,7 +153,7 @@ def test_a_session_filter_with_a_strange_descriptor_is_answered_too(descriptor: 
 
 
 def test_a_dynamic_source_is_refused_by_name() -> None:
-    bench, peer = bench_with()
+    bench, peer = with_messages(0)
 
     receiver = peer.session.receiver(None, dynamic=True)
     bench.settle()
@@ -176,7 +164,7 @@ def test_a_dynamic_source_is_refused_by_name() -> None:
 
 
 def test_a_dynamic_target_is_refused_by_name() -> None:
-    bench, peer = bench_with()
+    bench, peer = with_messages(0)
 
     sender = peer.session.sender(None, dynamic=True)
     bench.settle()
@@ -201,7 +189,7 @@ def test_a_stranger_learns_nothing_from_a_dynamic_node(bench: WireBench) -> None
 
 def test_a_request_is_settled_before_its_answer_comes() -> None:
     """The raw client refuses anything else, so every test with a node holds this."""
-    _, peer = bench_with(1)
+    _, peer = with_messages(1)
 
     found = peer.ask("q", "peek-message", {"from-sequence-number": Long(1), "message-count": Int(1)})
 
@@ -210,7 +198,7 @@ def test_a_request_is_settled_before_its_answer_comes() -> None:
 
 
 def test_what_is_deleted_as_it_is_received_has_an_empty_tag() -> None:
-    bench, peer = bench_with(2)
+    bench, peer = with_messages(2)
 
     receiver = peer.session.receiver("q", credit=2, receive_and_delete=True)
     bench.settle()

@@ -14,23 +14,10 @@ from pairbus.amqp.states import (
 )
 from pairbus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, UInt, ULong, Uuid
 from pairbus.gateway.telemetry.audit_rows import AuditRows
-from pairbus.model.entity import Settings
 from tests.simulation.wire import ClientReceiver, Delivery
-from tests.unit.gateway.wire_bench import START, Peer, WireBench, message
+from tests.unit.gateway.wire_bench import START, Peer, WireBench, message, with_messages
 
 NUMBERS = "sequence-numbers"
-
-
-def with_messages(count: int, settings: Settings | None = None) -> tuple[WireBench, Peer]:
-    bench = WireBench()
-    bench.queue("q", settings)
-    peer = bench.peer()
-    sender = peer.session.sender("q")
-    bench.settle()
-    for number in range(count):
-        sender.send(message(f"m{number}", message_id=f"id-{number}"))
-    bench.settle()
-    return bench, peer
 
 
 def receive(bench: WireBench, peer: Peer, count: int) -> tuple[ClientReceiver, list[Delivery]]:

@@ -6,8 +6,8 @@ import pytest
 
 from pairbus.amqp.types import Array, Int, Long, UInt
 from tests.simulation.wire import RequestLink
-from tests.unit.gateway.test_management_messages import bodies, with_messages
-from tests.unit.gateway.wire_bench import Peer, WireBench
+from tests.unit.gateway.test_management_messages import bodies
+from tests.unit.gateway.wire_bench import Peer, WireBench, with_messages
 
 PEEK = {"from-sequence-number": Long(1), "message-count": Int(10)}
 

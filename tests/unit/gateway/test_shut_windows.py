@@ -154,13 +154,6 @@ def test_answers_that_wait_for_windows_are_bounded_per_connection(bench: WireBen
     assert bench.broker.connection_settings.waiting.size == 0
 
 
-def _set_window(session: ClientSession, window: int) -> None:
-    """Say how many frames the client takes from now on."""
-    frame = session.flow_frame()
-    frame.incoming_window = window
-    session.write(frame.encode())
-
-
 @pytest.mark.promise("B62")
 def test_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go_on(bench: WireBench) -> None:
     bench.queue(settings=Settings(max_size_mb=1024))
@@ -173,7 +166,7 @@ def test_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go_on(
     slow = bench.peer()
     receiver = slow.session.receiver("q")
     bench.settle()
-    _set_window(slow.session, 0)
+    slow.session.set_window(0)
     bench.settle()
 
     receiver.credit = 200
@@ -187,7 +180,7 @@ def test_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go_on(
     assert sum(map(len, session.queued)) < 50_000
     assert not receiver.deliveries
     for _ in range(40):
-        _set_window(slow.session, 6)
+        slow.session.set_window(6)
         bench.settle()
     assert len(receiver.deliveries) == 200
     numbers = [delivery.annotation("x-opt-sequence-number") for delivery in receiver.deliveries]

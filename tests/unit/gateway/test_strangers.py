@@ -30,7 +30,6 @@ from pairbus.gateway.connection import (
 )
 from pairbus.gateway.links import LinkContext
 from pairbus.gateway.management import node as management
-from tests.simulation.wire import ClientSession
 from tests.unit.gateway.wire_bench import Peer, WireBench, token
 
 MEBIBYTE = 1_048_576
@@ -405,19 +404,12 @@ def test_requests_to_nodes_are_decoded_within_a_number_of_values(values_max: int
     assert peak <= 32 * values_max + 64 * 1024
 
 
-def _set_window(session: ClientSession, window: int) -> None:
-    """Say how many frames the client takes from now on."""
-    frame = session.flow_frame()
-    frame.incoming_window = window
-    session.write(frame.encode())
-
-
 @pytest.mark.promise("M6")
 def test_stranger_who_asks_and_never_takes_answers_is_shown_the_door(bench: WireBench) -> None:
     stranger = bench.peer(None)
     node = stranger.session.request_link("$cbs")
     bench.settle()
-    _set_window(stranger.session, 0)
+    stranger.session.set_window(0)
     for _ in range(600):
         if stranger.gateway.amqp.closing:
             break

@@ -206,3 +206,16 @@ class WireBench:
 def message(body: object = "x", **fields: object) -> bytes:
     """One encoded message."""
     return encode_message(body=body, **fields)  # type: ignore[arg-type]
+
+
+def with_messages(count: int, settings: Settings | None = None) -> tuple[WireBench, Peer]:
+    """A broker whose queue "q" holds messages of one session, and a client."""
+    bench = WireBench()
+    bench.queue("q", settings)
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    bench.settle()
+    for number in range(count):
+        sender.send(message(f"m{number}", message_id=f"id-{number}", group_id="s"))
+    bench.settle()
+    return bench, peer

@@ -6,6 +6,7 @@ import itertools
 
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
 from pairbus.model.message import Message
+from pairbus.storage.log.segment import OFFSET_MASK, segment_name
 from pairbus.storage.log.store import LogStore
 from tests.simulation.disk import SimulatedDisk
 
@@ -74,3 +75,23 @@ def commit(store: LogStore) -> None:
     batch = store.seal()
     if batch is not None:
         store.commit(batch)
+
+
+def fill_segments(store: LogStore) -> None:
+    """Store and remove so many messages that the segments before them hold nothing that is needed."""
+    for number in range(1, 200):
+        remove(store, send(store, number))
+        commit(store)
+
+
+def store_frames(store: LogStore, frames: int, size: int = 500) -> list[tuple[str, int, int]]:
+    """Store messages 1, 2, 3 …, one per frame. Returns (file, start, end) of each frame."""
+    places: list[tuple[str, int, int]] = []
+    for number in range(1, frames + 1):
+        send(store, number, size)
+        batch = store.seal()
+        assert batch is not None
+        store.commit(batch)
+        frame = batch.frames[-1]
+        places.append((segment_name(frame.segment), frame.offset, batch.end & OFFSET_MASK))
+    return places

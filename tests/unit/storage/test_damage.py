@@ -9,21 +9,14 @@ from pairbus.storage.log.frame import HEADER_BYTES
 from pairbus.storage.log.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name
 from pairbus.storage.log.store import LogStore
 from tests.simulation.disk import SimulatedDisk
-from tests.unit.storage.helpers import commit, numbers, open_log, ready_log, replay, send
+from tests.unit.storage.helpers import commit, numbers, open_log, ready_log, replay, send, store_frames
 
 
 def written(frames: int = 12, size: int = 500) -> tuple[SimulatedDisk, list[tuple[str, int, int]]]:
     """A disk with so many acknowledged frames, and (file, start, end) of each."""
     disk = SimulatedDisk()
     store = ready_log(disk)
-    places: list[tuple[str, int, int]] = []
-    for number in range(1, frames + 1):
-        send(store, number, size)
-        batch = store.seal()
-        assert batch is not None
-        frame = batch.frames[-1]
-        store.commit(batch)
-        places.append((segment_name(frame.segment), frame.offset, batch.end & OFFSET_MASK))
+    places = store_frames(store, frames, size)
     store.close()
     return disk, places
 

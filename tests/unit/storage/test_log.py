@@ -28,7 +28,17 @@ from pairbus.storage.log.store import RESTATE_BYTES_MAX, LogStore
 from pairbus.storage.memory import MemoryBatch, MemoryStore
 from pairbus.storage.tools.inspect import check
 from tests.simulation.disk import SimulatedDisk
-from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
+from tests.unit.storage.helpers import (
+    QUEUE,
+    commit,
+    fill_segments,
+    numbers,
+    open_log,
+    ready_log,
+    remove,
+    replay,
+    send,
+)
 
 
 def restate_all(store: LogStore, alive: dict[int, Message]) -> int:
@@ -67,9 +77,7 @@ def test_segments_roll_and_dead_ones_are_used_again(disk: SimulatedDisk, store: 
 def test_the_last_number_survives_when_its_segment_goes(disk: SimulatedDisk, store: LogStore) -> None:
     remove(store, send(store, 77, queue_id=8), queue_id=8)
     commit(store)
-    for number in range(1, 200):
-        remove(store, send(store, number))
-        commit(store)
+    fill_segments(store)
     store.close()
     found = [record for record in replay(open_log(disk)) if isinstance(record, SequenceAdvanced)]
     assert [(record.queue_id, record.next_sequence_number) for record in found if record.queue_id == 8] == [
@@ -82,9 +90,7 @@ def test_the_number_of_the_last_audited_batch_survives_when_its_segment_goes(dis
     store = ready_log(disk)
     store.append(AuditMarked(5))
     commit(store)
-    for number in range(1, 200):
-        remove(store, send(store, number))
-        commit(store)
+    fill_segments(store)
     store.close()
     found = [record for record in replay(open_log(disk)) if isinstance(record, AuditMarked)]
     assert [record.number for record in found] == [5]
@@ -95,9 +101,7 @@ def test_the_last_use_of_an_entity_survives_when_its_segment_goes(disk: Simulate
     for entity_id, at in ((1, 5_000), (2, 6_000), (1, 4_000)):
         store.append(EntityUsed(entity_id, at))
     commit(store)
-    for number in range(1, 200):
-        remove(store, send(store, number))
-        commit(store)
+    fill_segments(store)
     store.close()
     found = [record for record in replay(open_log(disk)) if isinstance(record, EntityUsed)]
     assert {(record.entity_id, record.at) for record in found} == {(1, 5_000), (2, 6_000)}
@@ -109,9 +113,7 @@ def test_numbers_of_deleted_entities_are_not_carried_on(disk: SimulatedDisk, sto
     store.append(EntityDeleted(2))
     commit(store)
     assert store.statistics().live_bytes == 0
-    for number in range(1, 200):
-        remove(store, send(store, number))
-        commit(store)
+    fill_segments(store)
     store.close()
     found = replay(open_log(disk))
     assert not any(isinstance(record, SequenceAdvanced) and record.queue_id == 8 for record in found)

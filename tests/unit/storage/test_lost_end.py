@@ -15,12 +15,21 @@ from pairbus.errors import StorageError, StoreCorrupt
 from pairbus.storage.identity import FORMAT_FILE
 from pairbus.storage.log.frame import HEADER_BYTES
 from pairbus.storage.log.mark import MARK_BYTES, MARK_FILE, SLOT_BYTES, make_mark, open_mark, read_mark
-from pairbus.storage.log.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name, segment_number
+from pairbus.storage.log.segment import SEGMENT_HEADER_BYTES, segment_name, segment_number
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.tools.inspect import check
 from pairbus.storage.tools.repair import repair
 from tests.simulation.disk import SimulatedDisk
-from tests.unit.storage.helpers import commit, numbers, open_log, ready_log, remove, replay, send
+from tests.unit.storage.helpers import (
+    commit,
+    numbers,
+    open_log,
+    ready_log,
+    remove,
+    replay,
+    send,
+    store_frames,
+)
 
 FRAMES = 18
 Places = list[tuple[str, int, int]]
@@ -30,14 +39,7 @@ def written(*, is_closed: bool, frames: int = FRAMES) -> tuple[SimulatedDisk, Pl
     """A disk with acknowledged messages 1, 2, 3 …, one per frame, in several segments; and (file, start, end) of each frame."""
     disk = SimulatedDisk()
     store = ready_log(disk)
-    places: Places = []
-    for number in range(1, frames + 1):
-        send(store, number, 500)
-        batch = store.seal()
-        assert batch is not None
-        store.commit(batch)
-        frame = batch.frames[-1]
-        places.append((segment_name(frame.segment), frame.offset, batch.end & OFFSET_MASK))
+    places = store_frames(store, frames)
     if is_closed:
         store.close()
     return disk.killed(), places
