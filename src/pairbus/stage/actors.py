@@ -22,30 +22,16 @@ POLL_SECONDS: Final = 0.02
 _SUBSCRIPTIONS: Final = "/Subscriptions/"
 
 
-class Actor:
+class Actor(threading.Thread):
     """A thread that can be asked to stop."""
 
     def __init__(self, name: str) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        super().__init__(name=name, daemon=True)
+        self._ending = threading.Event()
 
     def ask_to_stop(self) -> None:
         """Stop when the operation under way has ended."""
-        self._stop.set()
-
-    def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, at most this long."""
-        self._thread.join(seconds)
-
-    @property
-    def is_running(self) -> bool:
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
-        raise NotImplementedError
+        self._ending.set()
 
 
 class Consumer(Actor):
@@ -67,18 +53,18 @@ class Consumer(Actor):
         self._book = book
         self._has_sessions = has_sessions
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def run(self) -> None:
+        while not self._ending.is_set():
             try:
                 with self._connect() as client:
                     self._consume(client)
             except Exception:  # noqa: BLE001 - the primary is away, or the session went elsewhere: try again
-                self._stop.wait(AGAIN_SECONDS)
+                self._ending.wait(AGAIN_SECONDS)
 
     def _consume(self, client: ServiceBusClient) -> None:
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             with read_in_one_thread(self._receiver(client)) as receiver:
-                while not self._stop.is_set():
+                while not self._ending.is_set():
                     messages = receiver.receive_messages(
                         max_message_count=RECEIVE_MAX, max_wait_time=RECEIVE_SECONDS
                     )

@@ -54,11 +54,11 @@ class Sender(Actor):
         self._book = book
         self._random = random.Random(seed)  # noqa: S311 - a run that can be repeated
 
-    def _run(self) -> None:
+    def run(self) -> None:
         make = self._client.get_topic_sender if self._is_topic else self._client.get_queue_sender
         number = 0
         with make(self._entity) as sender:
-            while number < self._amount and not self._stop.is_set():
+            while number < self._amount and not self._ending.is_set():
                 size = min(self._random.choice((1, 1, 1, 2, 5)), self._amount - number)
                 messages = [self._message(number + offset) for offset in range(size)]
                 number += size
@@ -71,7 +71,7 @@ class Sender(Actor):
                     continue
                 for message in messages:
                     self._book.accepted(str(message.message_id), steady_ms())
-                self._stop.wait(size / self._per_second)
+                self._ending.wait(size / self._per_second)
 
     def _message(self, number: int) -> ServiceBusMessage:
         body = {

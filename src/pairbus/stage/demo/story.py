@@ -302,7 +302,7 @@ class _Story:
         scene.say(f"every sender continues, {seconds:.1f} s after the kill", "accent")
         wanted = self._options.messages * RETURN_AT
         self._need(
-            lambda: self._book.accepted_count >= wanted or not any(one.is_running for one in self._senders),
+            lambda: self._book.accepted_count >= wanted or not any(one.is_alive() for one in self._senders),
             "sends into the backlog",
         )
         return seconds
@@ -376,7 +376,7 @@ class _Story:
 
     def _finish(self) -> None:
         self._scene.act = "The last messages arrive"
-        self._need(lambda: not any(sender.is_running for sender in self._senders), "the last sends")
+        self._need(lambda: not any(sender.is_alive() for sender in self._senders), "the last sends")
         # A message that is still missing after this wait counts as lost.
         wait_until(lambda: self._book.missing_count == 0, PATIENCE_SECONDS)
         self._scene.act = "The proof"

@@ -77,11 +77,11 @@ class Prober(Actor):
         self._book = book
         self._doubts = doubts
 
-    def _run(self) -> None:
+    def run(self) -> None:
         make: Any = self._client.get_topic_sender if self._place.is_topic else self._client.get_queue_sender
         number = 0
         with make(self._place.entity) as sender:
-            while not self._stop.wait(self._pause):
+            while not self._ending.wait(self._pause):
                 number += 1
                 self._probe(sender, f"{self._stem}{number}")
 
@@ -95,7 +95,7 @@ class Prober(Actor):
         )
         self._book.begin(self._place.entity, message_id, steady_ms())
         self._doubts.sending(message_id)
-        while not self._send(sender, message, message_id) and not self._stop.wait(AGAIN_SECONDS):
+        while not self._send(sender, message, message_id) and not self._ending.wait(AGAIN_SECONDS):
             pass
 
     def _send(self, sender: Any, message: ServiceBusMessage, message_id: str) -> bool:
