@@ -340,7 +340,17 @@ def _outgoing(record: Record) -> _Outgoing:
     )
 
 
-class ServiceBusWriter(DataSourceWriter):
+class _Writer:
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._job = uuid.uuid4().hex
+        """The same for every attempt of every task."""
+
+    def write(self, iterator: Iterator[Row]) -> Sent:
+        return asyncio.run(_Sending(self._options, self._job).run(iterator))
+
+
+class ServiceBusWriter(_Writer, DataSourceWriter):
     """Sends the rows of a batch.
 
     Guarantees: ``save()`` returns only when every row was accepted or is in quarantine with its reason. A task that
@@ -350,29 +360,13 @@ class ServiceBusWriter(DataSourceWriter):
     accepted, however many there are; repartition by session first.
     """
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        self._job = uuid.uuid4().hex
-        """The same for every attempt of every task."""
 
-    def write(self, iterator: Iterator[Row]) -> Sent:
-        return asyncio.run(_Sending(self._options, self._job).run(iterator))
-
-
-class ServiceBusStreamWriter(DataSourceStreamWriter):
+class ServiceBusStreamWriter(_Writer, DataSourceStreamWriter):
     """Sends the rows of a stream, batch by batch; guarantees as ``ServiceBusWriter``, per batch.
 
     A batch that is replayed after a failure repeats what was sent of it, at most the batch. A task that is tried again
     or copied by speculation repeats at most its own rows per attempt (D3).
     """
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        self._job = uuid.uuid4().hex
-        """The same for every attempt of every task."""
-
-    def write(self, iterator: Iterator[Row]) -> Sent:
-        return asyncio.run(_Sending(self._options, self._job).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing: every row is at its destination already."""
