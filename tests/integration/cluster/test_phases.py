@@ -47,7 +47,6 @@ class Stage:
         others.prepare()
         # Those of an operator: a node that has stopped cuts its own.
         self.nodes, self.lease, self.settings = others.nodes(), others.lease(), others.settings()
-        self._monkeypatch = monkeypatch
         # Whoever waits in vain does so for longer than the test.
         for module, constant in (
             (node_module, "TASKS_SECONDS_MAX"),

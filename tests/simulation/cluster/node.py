@@ -263,7 +263,6 @@ class Serving:
         self.machine = node.machine
         self.life = acquired.epoch
         self.is_dead = False
-        self._is_draining = False
         self.sockets: list[Socket] = []
         self.clock = BrokerClock(node.wall_ns, node.now_ns)
         table = node.table.writer()
@@ -342,7 +341,6 @@ class Serving:
         for socket in list(self.sockets):
             if socket.gateway is not None:
                 socket.gateway.close("amqp:connection:forced", "the shard moves to another node")
-        self._is_draining = True
         self.driver.ask_turn()
         self._drained()
 

@@ -107,7 +107,6 @@ class Wire:
         self.connection = Connection(self.handler, self.settings)
         self.now = now
         self.seen: list[tuple[int, Performative, bytes]] = []
-        self.heartbeats = 0
         self._headers = 0
         self._input = b""
 
@@ -202,8 +201,6 @@ class Wire:
             if kind == 0 and size > 8:
                 frame, payload = decode_performative(data, offset + 4 * doff, offset + size)
                 found.append((channel, frame, data[payload : offset + size]))
-            elif kind == 0:
-                self.heartbeats += 1
             offset += size
         self.seen += found
         return found
