@@ -44,18 +44,20 @@ class Owner:
             self.store.append(MessageRemoved(QUEUE, number, message.location, message.size))
             self.commit()
 
-    def commit(self) -> None:
+    def commit(self) -> bool:
+        """Whether there was something to commit."""
         batch = self.store.seal()
         if batch is not None:
             self.store.commit(batch)
+        return batch is not None
 
     def keep_house(self, rounds: int) -> None:
         for _ in range(rounds):
             for record in self.store.restate(50):
-                self._restate(record)
+                self.restate(record)
             self.commit()
 
-    def _restate(self, record: object) -> None:
+    def restate(self, record: object) -> None:
         if isinstance(record, EntityPut):
             self.store.append(record)
         elif isinstance(record, MessageStored):

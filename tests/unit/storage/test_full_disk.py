@@ -199,3 +199,75 @@ def test_the_store_is_full_while_sends_are_refused_and_not_before() -> None:
         commit(store)
     assert number
     store.close()
+
+
+@pytest.mark.promise("B12")
+def test_a_full_disk_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "pairbus.storage")
+    disk = SimulatedDisk(capacity_bytes=60_000)
+    store = ready_log(disk, reserve_bytes=RESERVE)
+    number = 0
+    while store.has_room(SMALL_MESSAGE_BYTES):
+        number += 1
+        send(store, number, SMALL_MESSAGE_BYTES)
+        commit(store)
+    for _ in range(3):
+        assert store.restate(100) == []
+    disk.capacity_bytes = 1_000_000
+    assert store.has_room(SMALL_MESSAGE_BYTES)
+    for _ in range(3):
+        store.restate(100)
+
+    assert [vars(record)["event"] for record in caplog.records] == ["store.full", "store.space"]
+    store.close()
+
+
+@pytest.mark.promise("B12")
+def test_a_message_longer_than_a_segment_is_not_moved_on_a_full_disk() -> None:
+    """It would need space of the disk, which there is not: the commit would fail."""
+    disk = SimulatedDisk(capacity_bytes=90_000)
+    store = ready_log(disk, reserve_bytes=RESERVE)
+    kept = send(store, 1, 5_000)
+    commit(store)
+    taken: list[Message] = []
+    while store.has_room(1_000):
+        taken.append(send(store, len(taken) + 2, 1_000))
+        commit(store)
+    for message in taken[::2]:
+        remove(store, message)
+    commit(store)
+
+    assert store.restate(100) == []
+    assert store.read(kept.location, kept.size) == bytes([1]) * 5_000
+    store.close()
+
+
+@pytest.mark.promise("B12")
+def test_names_of_sessions_are_not_taken_for_garbage_for_ever() -> None:
+    """Session ids are no part of what lives by the accounts. Moved once, they must not make the same messages move again."""
+    disk = SimulatedDisk(capacity_bytes=120_000)
+    store = ready_log(disk, reserve_bytes=RESERVE)
+    messages: dict[int, Message] = {}
+    while store.has_room(40):
+        message = Message(len(messages) + 1, 1_000, 0, 40, "s" * 128)
+        store.append(MessageStored(QUEUE, message, bytes(40), b""))
+        messages[message.sequence_number] = message
+        commit(store)
+    for number in [number for number in messages if number % 3 == 0]:
+        remove(store, messages.pop(number))
+    commit(store)
+    moved = 0
+    while records := store.restate(50):
+        for record in records:
+            if not isinstance(record, MessageStored):
+                continue
+            kept = messages.get(record.message.sequence_number)
+            if kept is not None and kept.location == record.message.location:
+                store.append(MessageStored(QUEUE, kept, store.read(kept.location, kept.size), b""))
+                moved += 1
+        commit(store)
+        assert moved <= 2 * len(messages), "the same messages are moved again and again"
+
+    assert moved
+    assert store.has_room(40)
+    store.close()

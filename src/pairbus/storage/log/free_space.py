@@ -2,6 +2,8 @@
 
 Rule 1: what fits into segments that are ready, less the reserve, has room: it is written through already.
 Rule 2: whatever needs more space of the disk must leave enough for everything staged before it and for two segments more.
+Rule 3: the reserve has two parts, and sends leave both alone. One is for settlements. The other is as long as a segment: with it
+        housekeeping can move the messages of any ordinary segment, so garbage comes back on a disk without a free byte (0137).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class FreeSpace:
         self._files = files
         self._pool = pool
         self._segment_bytes = segment_bytes
-        self._reserve_bytes = reserve_bytes
+        self._settlement_bytes = reserve_bytes
+        self._reserve_bytes = reserve_bytes + segment_bytes
         self._record_bytes_max = segment_bytes - SEGMENT_HEADER_BYTES - HEADER_BYTES
         self._growth: list[tuple[int, int]] = []
         """(number, bytes beyond its ordinary length) of segments that will grow when they are written."""
@@ -58,6 +61,21 @@ class FreeSpace:
             return self._files.free_bytes() >= need
         except OSError:
             return False
+
+    def can_move(self, size: int, rest: int, number: int) -> bool:
+        """Whether housekeeping can write so many bytes of messages, none longer than a segment, without space of the disk.
+
+        Half of what is kept for settlements stays: facts, whose length is not known before they are read, may need the other half.
+        """
+        return size + self._settlement_bytes // 2 <= self._left(rest, number)
+
+    def is_reserve_used(self, rest: int, number: int) -> bool:
+        """Whether settlements have used so much of the reserve that it must be won back at any price."""
+        return self._left(rest, number) < self._reserve_bytes - self._settlement_bytes // 4
+
+    def _left(self, rest: int, number: int) -> int:
+        """What can be written without space of the disk."""
+        return 0 if self._pool.unmade(number) else rest + self._pool.ready_bytes(number)
 
     def _owed(self, durable_number: int) -> int:
         growth = self._growth

@@ -218,7 +218,8 @@ class SegmentPool:
             if ready < READY_MIN or self.is_full:
                 # The last bit is left to other users of the disk. Asked again also when old segments have made enough
                 # ready meanwhile: space may have returned.
-                self.is_full = self._files.free_bytes() < 2 * self._segment_bytes
+                left = self._segment_bytes // 4
+                self.is_full = self._files.free_bytes() < self._segment_bytes + left
             if ready >= READY_MIN or self.is_full:
                 return False
             segment = self._create(number)

@@ -26,9 +26,10 @@ the file and costs one plain sync. A used segment whose records no longer matter
 
 How space comes back
 
-Segments go strictly oldest first (``storage.accounts``). The store counts what lives in each. When the oldest one holds mostly garbage, its
-records are read back in small steps (``restate``), and the engine appends those that are still true again. Then nothing in the segment
-matters, and the next frame says so in its header: it names the oldest segment that still does.
+Segments go strictly oldest first (``storage.accounts``). The store counts what lives in each. When the log holds mostly garbage, the
+records of the oldest segment are read back in small steps (``restate``), and the engine appends those that are still true again. Then nothing in the segment
+matters, and the next frame says so in its header: it names the oldest segment that still does. On a full disk an eighth of garbage
+is enough, and a reserve has room for what is moved (``free_space``).
 
 How a restart finds the end
 
@@ -42,6 +43,7 @@ thread, making segments ready to the pool's. They meet in the batch, in ``LogWri
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -66,13 +68,21 @@ from pairbus.storage.log.free_space import FreeSpace
 from pairbus.storage.log.opening import confirm_end, find_or_begin
 from pairbus.storage.log.pool import SegmentPool
 from pairbus.storage.log.restating import restatable
-from pairbus.storage.log.segment import OFFSET_BITS, OFFSET_MASK, OpenSegment, segment_name
+from pairbus.storage.log.segment import (
+    OFFSET_BITS,
+    OFFSET_MASK,
+    SEGMENT_HEADER_BYTES,
+    OpenSegment,
+    segment_name,
+)
 from pairbus.storage.log.staging import Staging
 from pairbus.storage.log.writer import LogBatch, LogWriter
 from pairbus.storage.ports import SMALL_MESSAGE_BYTES, Store, StoreStatistics
 
 if TYPE_CHECKING:
     from pairbus.storage.ports import Batch
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 16 << 20
 SEGMENT_BYTES_MIN: Final = 4096
@@ -84,6 +94,8 @@ RESTATE_BYTES_MAX: Final = 1 << 20
 """Bytes of messages that are moved in one step of housekeeping, but for a single longer one: clients wait meanwhile (B63)."""
 RESERVE_BYTES: Final = 8 << 20
 """Room that sends leave to settlements: about a million of them (B12)."""
+FULL_DISK_GARBAGE_SHARE: Final = 8
+"""On a full disk old messages are moved when one byte in so many is garbage: at most 7 bytes are then written to win one."""
 
 
 class LogStore(Store):
@@ -124,6 +136,7 @@ class LogStore(Store):
         self._void: set[tuple[int, int]] = set()
         self._is_restating = False
         self._rewrite_below = 0
+        self._is_known_full = False
 
     @classmethod
     def open(
@@ -286,6 +299,9 @@ class LogStore(Store):
         if message.location:
             self._cache.forget(message.location)
             accounts.end_live(queue_id, message.location, size)
+            # A session id and the like do not count as live; moved, they are no garbage to win.
+            self._account.proven_bytes += head_bytes - STORED_HEAD_BYTES
+            accounts.proven_bytes += head_bytes - STORED_HEAD_BYTES
         location = staging.base + position + head_bytes
         message.location = location
         staging.position = position + head_bytes + size
@@ -401,8 +417,7 @@ class LogStore(Store):
         self._admit_until = staging.limit - short if short >= 0 else 0
         size += STORED_HEAD_BYTES + HEADER_BYTES
         durable = 0 if self._writer is None else self._writer.durable
-        rest = staging.limit - staging.position
-        return self._free_space.has(size, rest, staging.segment, durable >> OFFSET_BITS)
+        return self._free_space.has(size, self._rest(), staging.segment, durable >> OFFSET_BITS)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -415,8 +430,12 @@ class LogStore(Store):
     def restate(self, limit: int) -> list[Record]:
         if not self._is_accounted:
             return []
+        self._tell_space()
         while True:
             if self._round is not None:
+                if not self._may_go_on():
+                    self._round = None  # what is left of the reserve is for settlements
+                    return []
                 records = _take(self._round, limit)
                 if records:
                     self._is_restating = True
@@ -442,21 +461,57 @@ class LogStore(Store):
             return False
         if oldest.number < self._rewrite_below:
             return True
+        used = self._accounts.used_bytes + self._staging.position
+        garbage = self._garbage_bytes()
+        if not self._is_short():
+            return garbage > self._segment_bytes and 2 * garbage > used and self._can_move(oldest)
+        is_worth_it = garbage > self._segment_bytes and (
+            FULL_DISK_GARBAGE_SHARE * garbage > used
+            or self._free_space.is_reserve_used(self._rest(), self._staging.segment)
+        )
+        if not is_worth_it:
+            is_worth_it = 2 * (oldest.live_bytes() + oldest.proven_bytes) < oldest.used_bytes
+        return is_worth_it and self._can_move(oldest)
+
+    def _tell_space(self) -> None:
+        """Log when sends begin to be refused, and when the disk is no longer full: not each change between the two."""
+        if not self._is_known_full and not self.has_room(SMALL_MESSAGE_BYTES):
+            self._is_known_full = True
+            logger.warning(
+                "the disk is full: sends are refused, settlements go on; old messages are moved where that gives space back",
+                extra={"event": "store.full", "garbage_bytes": self._garbage_bytes()},
+            )
+        elif self._is_known_full and not self._is_short():
+            self._is_known_full = False
+            logger.info("the disk has space again: sends are accepted", extra={"event": "store.space"})
+
+    def _is_short(self) -> bool:
+        """Whether the disk is full, or sends are refused already."""
+        return self._pool.is_full or not self.has_room(SMALL_MESSAGE_BYTES)
+
+    def _may_go_on(self) -> bool:
+        """Whether a round that has begun still has room; clients write beside it."""
+        oldest = self._accounts.oldest()
+        return oldest.number < self._rewrite_below or not self._is_short() or self._can_move(oldest)
+
+    def _can_move(self, oldest: SegmentAccount) -> bool:
+        """What must be moved comes without asking for room, so it must fit into what is left (B12)."""
+        kept = oldest.live_bytes() + oldest.proven_bytes
+        if self.has_room(kept):
+            return True
+        if oldest.file_bytes > self._segment_bytes:
+            return False  # a message longer than a segment needs space of the disk
+        return self._free_space.can_move(kept, self._rest(), self._staging.segment)
+
+    def _garbage_bytes(self) -> int:
+        """What could be won at most, were all that lives moved together."""
         accounts = self._accounts
         used = accounts.used_bytes + self._staging.position
-        garbage = used - accounts.live_bytes - accounts.proven_bytes
-        kept = oldest.live_bytes() + oldest.proven_bytes
-        # On a full disk any gain counts.
-        is_worth_it = (garbage > self._segment_bytes and 2 * garbage > used) or (
-            self._pool.is_full and 2 * kept < oldest.used_bytes
-        )
-        return is_worth_it and self._can_move(kept)
+        headers = SEGMENT_HEADER_BYTES * len(accounts.by_number)
+        return max(0, used - headers - accounts.live_bytes - accounts.proven_bytes)
 
-    def _can_move(self, kept: int) -> bool:
-        """What must be moved comes without asking for room, so it must fit well into what is left (B12)."""
-        staging = self._staging
-        left = staging.limit - staging.position + self._pool.ready_bytes(staging.segment)
-        return 2 * kept < left or self.has_room(kept)
+    def _rest(self) -> int:
+        return self._staging.limit - self._staging.position
 
     def _retire_dead(self) -> None:
         while (
@@ -491,7 +546,7 @@ class LogStore(Store):
             disk_bytes=sum(account.file_bytes for account in accounts.by_number.values()) + spare_bytes,
             used_bytes=used,
             live_bytes=accounts.live_bytes,
-            garbage_bytes=max(0, used - accounts.live_bytes - accounts.proven_bytes),
+            garbage_bytes=self._garbage_bytes(),
             cached_bytes=self._cache.cached_bytes,
             cache_hits=self._cache.hits,
             cache_misses=self._cache.misses,
