@@ -265,16 +265,37 @@ def _renewal_under_way(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.mark.promise("S4")
-def test_a_command_that_gave_up_does_not_take_the_lease_later(url: str, database: Database) -> None:
-    command = find_database(url, database.namespace, SHORT_SECONDS).lease()
+def test_a_command_does_not_wait_for_a_lease_whose_owner_is_renewing_it(url: str, database: Database) -> None:
+    """It would get the lease when the standby is back that the renewal waits for, and fence an owner that runs."""
+    command = find_database(url, database.namespace, WAIT_SECONDS_MAX).lease()
     with _renewal_under_way(url) as owner:
-        with pytest.raises(NotAnswered, match=rf"process {owner.info.backend_pid}.* Nothing was changed"):
-            command.acquire("pairbus-store", "", 60_000)
+        assert command.acquire("pairbus-store", "", 60_000) is None
         owner.commit()
     assert database.lease().look().epoch == 1
-    assert (
-        command.acquire("pairbus-store", "", 60_000) is not None
-    )  # nothing was changed, and it may try again
+    assert command.acquire("pairbus-store", "", 60_000) is not None  # nobody renews it any more
+    command.close()
+
+
+@pytest.mark.promise("S4")
+@pytest.mark.uncompiled
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_command_leaves_a_lease_alone_that_is_renewed_while_it_looks(
+    url: str, database: Database, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """The standby came back between two renewals of an owner: its lease has ended, and it runs."""
+    with _renewal_under_way(url):
+        pass
+    command = find_database(url, database.namespace, WAIT_SECONDS_MAX).lease()
+    with psycopg.connect(url) as owner:
+
+        def renews(_: float) -> None:
+            owner.execute("update pairbus_shard set until = clock_timestamp() + interval '1 minute'")
+            if is_committed:
+                owner.commit()
+
+        monkeypatch.setattr("pairbus.storage.postgres.lease.time.sleep", renews)
+        assert command.acquire("pairbus-store", "", 60_000) is None
+    assert database.lease().look().epoch == 1
     command.close()
 
 

@@ -35,7 +35,7 @@ from pairbus.storage.log.store import LogStore
 from pairbus.storage.ports import Store
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.opening import open_database
-from pairbus.storage.table.ports import Ownership, SequenceTaken, ShardMoved, TableFailed
+from pairbus.storage.table.ports import MOVER, Ownership, SequenceTaken, ShardMoved, TableFailed
 from tests.contract.table_kinds import new_name
 from tests.postgres_kit import shared_server
 from tests.unit.engine.engine_kit import START, TRUE_RULE, incoming
@@ -443,7 +443,7 @@ def test_a_move_that_sigterm_ends_gives_its_lease_back_at_once(
     monkeypatch.setattr(command_module, "progress_bar", lambda _: nullcontext(progress))
     before = signal.getsignal(signal.SIGTERM)
     assert run("--data", where, way, url, "--namespace", NAME).exit_code == 128 + signal.SIGTERM
-    assert seen[0].owner == module.MOVER
+    assert seen[0].owner == MOVER
     assert seen[0].remaining_ms <= 5_000
     lease = database.lease()
     assert lease.look().owner == ""

@@ -19,6 +19,7 @@ from pairbus.server.cluster.lease import Lease, LeaseCall, LeaseState
 from pairbus.server.cluster.status import STOPPED
 from pairbus.storage.table.appender import CommitsLost, shortened
 from pairbus.storage.table.ports import (
+    MOVER,
     REQUEST_MOVE,
     FrameMark,
     LastFrame,
@@ -243,10 +244,30 @@ class LeaseKeeper:
             self._changed(has_woken)
             self._report()
         if not self._is_stopped:
-            self._look_for_losses()
+            self._learn_why()
         with self._condition:
             self._is_over = True
         self._changed(False)
+
+    def _learn_why(self) -> None:
+        """The shard has another epoch: because another node has it, because the namespace was moved elsewhere, or is being moved now."""
+        if isinstance(self._ending, (CommitsLost, ShardMoved)):
+            return
+        owner = ""
+        try:
+            owner = self._table.look().owner
+        except ShardMoved as error:
+            with self._condition:
+                self._ending = error
+        except StorageError as error:
+            self._failed(_LEASE, "look", error)
+        self._look_for_losses()
+        if owner == MOVER and not isinstance(self._ending, CommitsLost):
+            with self._condition:
+                self._ending = ShardMoved(
+                    "`pairbus store move` is moving the namespace out of this database: serve it from its new place, or start this node "
+                    "again if the move fails"
+                )
 
     def _look_for_losses(self) -> None:
         """Another node has the shard. Before this one ends it looks whether the database still has what it acknowledged to this one.
@@ -298,8 +319,6 @@ class LeaseKeeper:
                 self._acquire()
             elif call is LeaseCall.RENEW:
                 is_ours = self._renew(epoch)
-                if not is_ours:
-                    self._learn_why()
                 with self._condition:
                     has_woken = lease.renewed(is_ours, self._clock_ns())
                 self.renewals += 1
@@ -331,15 +350,6 @@ class LeaseKeeper:
             with contextlib.suppress(StorageError):
                 self._table.release(epoch)  # another node need not wait for the end of the lease
             raise shortened(newest, error) from None
-
-    def _learn_why(self) -> None:
-        """The shard has another epoch: raises ShardMoved if that is because the namespace was moved elsewhere."""
-        try:
-            self._table.look()
-        except ShardMoved:
-            raise
-        except StorageError:
-            return  # another node has it, or it was moved: this node is fenced in any case
 
     def _acquire(self) -> None:
         try:

@@ -38,7 +38,7 @@ from pairbus.server.files import sync_directory
 from pairbus.server.offline.export import facts_of
 from pairbus.server.offline.namespace import NoOutbox, Opened, Progress, entities, opened
 from pairbus.storage.log.store import LogStore
-from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, TableFailed
+from pairbus.storage.table.ports import MOVER, OutcomeUnknown, SequenceTaken, TableFailed
 from pairbus.storage.tools.inspect import holds_data
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 TLS_DIRECTORY: Final = "tls"
 UNFINISHED_DIRECTORY: Final = f"{STORE_DIRECTORY}.moving"
-MOVER: Final = "pairbus-store"
-"""The name under which a move holds the shard; other nodes wait."""
 LEASE_MS: Final = 5_000
 """Renewed five times in that time. So long nodes wait after a move that was killed; one that is stopped gives it back."""
 JOIN_SECONDS_MAX: Final = 2.0
@@ -363,9 +361,14 @@ def _acquire(lease: LeaseTable, database: Database) -> Acquired:
             if held is not None:
                 return held
             owner = lease.look()
+            who = f"namespace {database.namespace} in {database} is served by node {owner.owner}"
+            if owner.owner and owner.remaining_ms <= 0:
+                raise StoreUnavailable(
+                    f"{who}, which waits for the database to renew its lease. Nothing was changed: stop the node first, or bring the "
+                    "standby back that the database waits for"
+                )
             raise StoreUnavailable(
-                f"namespace {database.namespace} in {database} is served by node {owner.owner}: stop it first, or wait "
-                f"{max(1, owner.remaining_ms // 1000)} s until its lease has ended"
+                f"{who}: stop it first, or wait {max(1, owner.remaining_ms // 1000)} s until its lease has ended"
             )
     raise StoreFailed(f"namespace {database.namespace} in {database} could not be taken: others write to it")
 

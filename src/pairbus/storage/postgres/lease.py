@@ -4,7 +4,8 @@ Each call is one statement, so a node that is paused in the middle of a call hol
 and ends by the database's clock; no other clock is compared with it.
 
 A command that takes the shard gives up after a while. Its statement may lie unread until then, in a database that is frozen, so it holds a deadline by
-the database's clock: no owner is fenced, and no node is kept waiting, by a command that has ended.
+the database's clock: no owner is fenced, and no node is kept waiting, by a command that has ended. And it never waits for the row: an owner
+whose renewal waits for a standby holds it, and would be fenced by the command once the standby is back (decision 0138).
 
 A namespace that was moved elsewhere has an owner that no node is, for ever. That is part of the shard's row, which every statement here
 locks: a setting in another table would not be seen by an acquisition that began before it was written and waited for the row.
@@ -12,6 +13,7 @@ locks: a setting in another table would not be seen by an acquisition that began
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, TEXT, int4, int8, number, raw, text, unsigned
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
     from pairbus.storage.table.ports import LastFrame
 
+LEFT_SECONDS: Final = 1.0
+"""So long a command watches a lease that has ended and was not given back. An owner tries to renew it more often."""
 _MOVED_OWNER: Final = "(moved)"
 """Owns a shard that was moved; the names of nodes hold no parentheses."""
 _MOVED_UNTIL: Final = "9999-12-31T00:00:00Z"
@@ -51,6 +55,13 @@ _ACQUIRE: Final = (
     b"fence as (insert into pairbus_frame (shard, seq, epoch, crc, head, body) "
     b"select $1, 1 + coalesce((select seq from pairbus_frame where shard = $1 order by seq desc limit 1), 0), epoch, 0, '', '' "
     b"from taken returning epoch, seq) select epoch, seq from fence"
+)
+_LOCK_FREE: Final = b"(select shard from pairbus_shard where shard = $1 for update skip locked)"
+_TAKE: Final = _ACQUIRE.replace(
+    b" where shard = $1 and (owner", b" where shard = " + _LOCK_FREE + b" and (owner"
+)
+_LEFT: Final = (
+    b"select owner from pairbus_shard where shard = $1 and until <= clock_timestamp() for update skip locked"
 )
 _RENEW: Final = (
     b"update pairbus_shard set address = $3, until = "
@@ -102,9 +113,13 @@ class PostgresLease:
     def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
         if not owner:
             raise TableFailed("a node that takes a shard needs a name")
+        is_command = self._session.address.answer_seconds_max is not None
+        if is_command and not self._is_left():
+            return None
         values = (self._shard_value, owner.encode(), address.encode(), int8(lease_ms), int8(self._deadline()))
+        name, statement = (b"take", _TAKE) if is_command else (b"acquire", _ACQUIRE)
         try:
-            found = self._session.execute(b"acquire", _ACQUIRE, (INT4, TEXT, TEXT, INT8, INT8), values)
+            found = self._session.execute(name, statement, (INT4, TEXT, TEXT, INT8, INT8), values)
         except NoRange as error:
             # The fence would be the first frame of a range that nobody has made yet.
             self._make_next_range()
@@ -113,6 +128,14 @@ class PostgresLease:
             return None
         self._owner = owner.encode()
         return Acquired(number(found, 0, 0), number(found, 0, 1))
+
+    def _is_left(self) -> bool:
+        """Whether nobody renews a lease that has ended. An owner that runs has either a renewal under way, which locks the row, or makes one
+        within the pause."""
+        found = self._session.execute(b"left", _LEFT, (INT4,), (self._shard_value,))
+        if found.ntuples and text(found, 0, 0):
+            time.sleep(LEFT_SECONDS)
+        return bool(found.ntuples)
 
     def _deadline(self) -> int:
         """By the database's clock, in milliseconds; 0: none, because a node waits as long as it takes."""

@@ -52,7 +52,11 @@ class TableFailed(StorageError):
 
 
 class ShardMoved(TableFailed):
-    """The namespace was moved out of this database: nobody may own its shard here."""
+    """The namespace was moved out of this database, or is being moved: no node may own its shard here."""
+
+
+MOVER: Final = "pairbus-store"
+"""The name under which a move holds the shard; nodes wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseState
 from pairbus.server.cluster.status import STOPPED
 from pairbus.storage.table.appender import CommitsLost
 from pairbus.storage.table.ports import (
+    MOVER,
     REQUEST_MOVE,
     Acquired,
     DatabaseCopies,
@@ -228,10 +229,29 @@ def test_a_node_that_runs_meets_the_mark_of_a_shard_that_was_moved(bench: Bench,
         bench.table.moved = moved
         bench.keeper.take_part()
     bench.advance(300)
-    bench.until(lambda: bench.keeper.view().state is LeaseState.FENCED)
+    bench.until(lambda: bench.keeper.view().is_over)
     assert bench.keeper.view().ending is moved
     assert not bench.keeper.may_write()
     assert is_owner or "acquire" not in bench.table.calls
+    bench.keeper.stop()
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("found_by", ["renewal", "commit"])
+def test_an_owner_that_wakes_while_its_namespace_is_moved_ends_as_after_the_move(
+    bench: Bench, found_by: str
+) -> None:
+    bench.serve()
+    bench.keeper.replayed(lambda: LastFrame(7, FrameMark(1, 5)))
+    bench.table.epoch, bench.table.owner = bench.table.epoch + 1, MOVER
+    if found_by == "renewal":
+        bench.advance(300)
+    else:
+        bench.keeper.fenced(StoreFenced("frame 8 was written by another owner"))
+    bench.until(lambda: bench.keeper.view().is_over)
+    ending = bench.keeper.view().ending
+    assert isinstance(ending, ShardMoved)
+    assert "start this node again if the move fails" in str(ending)
     bench.keeper.stop()
 
 
