@@ -527,7 +527,9 @@ async def test_plain_text_from_elsewhere_is_refused_by_the_peers_own_address(
     async with serving(tmp_path) as running:
         reader, writer = await connect(running.amqp)
         writer.write(HEADER)
-        assert await read_all(reader) == b""
+        told = await read_all(reader)
+        assert b"amqp:not-allowed" in told
+        assert b"use TLS on the same port" in told
         http_reader, http = await connect(running.amqp)
         http.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 127.0.0.1\r\n\r\n")
 

@@ -306,6 +306,9 @@ def test_if_match_knows_any_version_only(bench: Bench) -> None:
     assert bench.ask("PUT", f"/q?{VERSION}", queue_entry(), {"if-match": '"abc"'}).status == 412
     assert bench.ask("PUT", f"/missing?{VERSION}", queue_entry(), UPDATE).status == 404
     assert bench.ask("PUT", f"/q?{VERSION}", queue_entry()).status == 409
+    assert bench.ask("DELETE", f"/q?{VERSION}", b"", {"if-match": '"abc"'}).status == 412
+    assert bench.namespace.find("q") is not None, "a refusal leaves no trace"
+    assert bench.ask("DELETE", f"/q?{VERSION}", b"", {"if-match": "*"}).status == 200
 
 
 @pytest.mark.promise("M10")

@@ -159,11 +159,11 @@ class ManagementApi:
             raise ArgumentError(
                 f"'{request.target[:PATH_SHOWN_MAX]}' names nothing that can be created or deleted: give an entity's name."
             )
-        if request.method == "DELETE":
-            return self._delete(route, now)
         condition = request.headers.get("if-match")
         if condition is not None and condition.strip() != "*":
             return self._error(412, "If-Match knows '*' only: entities have no other versions.", route, now)
+        if request.method == "DELETE":
+            return self._delete(route, now)
         node = read_description(request.body)
         if condition is None:
             return _entry_response(201, self._create(request, route, node, address, now))

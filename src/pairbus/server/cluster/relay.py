@@ -31,7 +31,7 @@ from pairbus.server.cluster.pipes import Pipe, Pipes
 from pairbus.server.cluster.reach import OwnerReach, connect
 from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.layers.detect import PREFIX_BYTES_MAX, WireProtocol, detect_protocol
-from pairbus.server.layers.http import plain_text_refusal
+from pairbus.server.layers.refusal import plain_text_refusal
 from pairbus.server.sockets.transports import limit_reads
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ FIRST_BYTES_MAX: Final = 64 * 1024
 """What is read of a connection before it is passed on."""
 HEAD_BYTES_MAX: Final = 8 * 1024
 """Of a request for ``/health``."""
+REFUSAL_SECONDS: Final = 1.0
+"""So long a client has to read why it is refused."""
 SWEEP_SECONDS: Final = 0.1
 HEALTH_PATHS: Final = ("/health", "/health/owner", "/health/metrics")
 HEALTH_STARTS: Final = (b"GET /health", b"HEAD /health")
@@ -249,7 +251,7 @@ class Entrance(asyncio.Protocol):
         self._is_loopback = False
         self._relayed_for: str | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._has_eof = False
+        self._has_eof = self._is_refused = False
         self.is_waiting = False
         """Enough was read to decide, and there is no owner to pass it to."""
         self.deadline = 0.0
@@ -264,6 +266,8 @@ class Entrance(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         self._first += data
         if len(self._first) >= FIRST_BYTES_MAX and self._transport is not None:
             self._transport.pause_reading()
@@ -288,11 +292,16 @@ class Entrance(asyncio.Protocol):
         transport, self._transport = self._transport, None
         if transport is None:
             return
-        if answer:
-            transport.write(answer)
-            transport.close()
-        else:
+        if not answer:
             transport.abort()
+            return
+        # What a client sends meanwhile is read and dropped: closed at once, the system would reset the connection, and the client could
+        # not read the answer.
+        self._is_refused = True
+        transport.write(answer)
+        transport.write_eof()
+        transport.resume_reading()
+        asyncio.get_running_loop().call_later(REFUSAL_SECONDS, transport.abort)
 
     def decide(self) -> None:
         """See where the connection goes, as soon as enough has come."""
@@ -316,7 +325,7 @@ class Entrance(asyncio.Protocol):
             self.refuse("no_owner")
         elif protocol is not WireProtocol.TLS and not self._is_loopback:
             # The owner could not tell where it came from, and plain text is served to this machine only (M14).
-            self.refuse("plain_text", plain_text_refusal() if protocol is WireProtocol.HTTP else b"")
+            self.refuse("plain_text", plain_text_refusal(protocol, self._first))
         elif protocol is WireProtocol.UNKNOWN or (self._http_only and protocol is WireProtocol.AMQP):
             self.refuse("protocol")
         elif route.kind is RouteKind.RELAY:
@@ -406,7 +415,7 @@ class Entrance(asyncio.Protocol):
             upstream.abort()
             self._relay.refused_plain_text(address)
             why = f"this node relays to {address}, and plain text does not leave the machine"
-            self.refuse("plain_text", plain_text_refusal(why) if protocol is WireProtocol.HTTP else b"")
+            self.refuse("plain_text", plain_text_refusal(protocol, self._first, why))
             return
         self._relay.left(self)
         self._transport = None

@@ -258,15 +258,6 @@ def problem(status: int, reason: str) -> HttpResponse:
     return HttpResponse(status, [("content-type", "application/json")], body)
 
 
-def plain_text_refusal(why: str = "plain text is served to loopback peers only") -> bytes:
-    """The answer to plain HTTP from another machine (M14)."""
-    body = problem(HTTPStatus.FORBIDDEN, f"{why}; use https (TLS) on the same port").body
-    return (
-        b"HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        b"content-length: %d\r\n\r\n%b" % (len(body), body)
-    )
-
-
 def _forget_tracebacks(error: BaseException | None) -> None:
     """Undo the circle of h11's errors, whose tracebacks hold the frames that hold the errors, and us with them."""
     while error is not None:

@@ -21,7 +21,8 @@ from pairbus.errors import RemoteProtocolError
 from pairbus.server.committer import PendingOutput
 from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.layers.detect import WireProtocol, detect_protocol
-from pairbus.server.layers.http import HttpLayer, plain_text_refusal
+from pairbus.server.layers.http import HttpLayer
+from pairbus.server.layers.refusal import plain_text_refusal
 from pairbus.server.layers.tls import TlsLayer
 from pairbus.server.layers.websocket import WebSocketLayer
 from pairbus.server.sockets.connection_state import ConnectionState
@@ -394,7 +395,7 @@ class SocketConnection(ConnectionState):
 
     def _begin_amqp(self, first: bytes) -> None:
         if not self._is_loopback_or_tls():
-            self._refuse("plain_text", [])
+            self._refuse("plain_text", [plain_text_refusal(WireProtocol.AMQP, first)])
             return
         self._become("amqps" if self._tls is not None else "amqp")
         self._open_gateway()
@@ -403,7 +404,7 @@ class SocketConnection(ConnectionState):
 
     def _begin_http(self, first: bytes) -> None:
         if not self._is_loopback_or_tls():
-            self._refuse("plain_text", [plain_text_refusal()])
+            self._refuse("plain_text", [plain_text_refusal(WireProtocol.HTTP, first)])
             return
         self._become("https" if self._tls is not None else "http")
         self._http = HttpLayer(

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from pairbus.amqp.transport.framing import SASL_HEADER
 from pairbus.server.cluster import advertised
 from pairbus.server.cluster.advertised import OwnAddress
 from pairbus.server.cluster.health import health_answer, role_of
 from pairbus.server.cluster.pipes import READ_BYTES
 from pairbus.server.cluster.reach import ask_name
-from pairbus.server.cluster.relay import MARK, Relay, Route, RouteKind
+from pairbus.server.cluster.relay import FIRST_BYTES_MAX, MARK, Relay, Route, RouteKind
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
 from tests.waiting import until
@@ -371,8 +372,8 @@ async def test_plain_text_of_another_machine_is_not_relayed(
 ) -> None:
     relay, owner = pair
     monkeypatch.setattr("pairbus.server.cluster.relay.is_loopback", lambda host: False)
-    reader, _ = await relay.connect(AMQP)
-    assert await is_closed(reader)
+    reader, _ = await relay.connect(SASL_HEADER)
+    assert (await soon(reader.read())).startswith(SASL_HEADER)
     reader, _ = await relay.connect(b"GET / HTTP/1.1\r\n\r\n")
     assert (await soon(reader.read())).startswith(b"HTTP/1.1 403 ")
     reader, _ = await relay.connect(TLS)
@@ -387,8 +388,11 @@ async def test_plain_text_is_not_relayed_to_another_machine_and_the_reason_is_to
     relay, owner = pair
     monkeypatch.setattr("pairbus.server.cluster.relay._is_of_this_machine", lambda upstream: False)
     for _ in range(2):
-        reader, _ = await relay.connect(AMQP)
-        assert await is_closed(reader)
+        reader, writer = await relay.connect(AMQP)
+        writer.write(bytes(FIRST_BYTES_MAX + 1))  # the client goes on: it must be able to read the answer
+        answer = await soon(reader.read())
+        assert b"amqp:not-allowed" in answer
+        assert f"this node relays to {owner.address}".encode() in answer
     reader, _ = await relay.connect(b"GET / HTTP/1.1\r\n\r\n")
     answer = await soon(reader.read())
     assert answer.startswith(b"HTTP/1.1 403 ")
