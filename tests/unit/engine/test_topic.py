@@ -15,8 +15,8 @@ from pairbus.engine.rules.message_view import MISSING
 from pairbus.engine.rules.sql.values import Duration
 from pairbus.engine.stored_message import MessageFacts, incoming_of
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
-from pairbus.errors import NotAllowed
-from pairbus.model.entity import SEND_DISABLED, Settings
+from pairbus.errors import EntityDisabled, NotAllowed
+from pairbus.model.entity import RECEIVE_DISABLED, SEND_DISABLED, Settings
 from pairbus.model.message import Message
 from tests.unit.engine.engine_kit import SECOND, START, Bench, gone, incoming, ping, rule
 
@@ -251,6 +251,31 @@ def test_a_message_goes_to_where_its_queue_forwards(bench: Bench) -> None:
         extra = target.main.messages[1].extra
         assert extra is not None
         assert (extra.hops, extra.enqueue_sequence_number) == (1, 1)
+
+
+@pytest.mark.promise("B50")
+def test_forwarding_goes_on_where_receiving_is_disabled(bench: Bench) -> None:
+    """The status refuses what clients ask for. Forwarding is nobody's request."""
+    bench.queue("target")
+    source = bench.entity("source", settings=Settings(forward_to="target", status=RECEIVE_DISABLED))
+    bench.send(source, "hello")
+    bench.pump()
+
+    assert bodies(bench, bench.find("target")) == ["hello"]
+    with pytest.raises(EntityDisabled):
+        source.main.check_receive()
+
+
+def test_the_size_of_a_topic_counts_every_copy_that_is_stored(bench: Bench) -> None:
+    topic = bench.topic()
+    one = bench.subscription("t/Subscriptions/one")
+    bench.subscription("t/Subscriptions/two")
+    bench.send(topic, "hello")
+    size = bench.find(one.path).main.messages[1].size
+
+    assert topic.space.stored_bytes == 2 * size
+    one.main.complete(bench.receive(one.main), bench.now)
+    assert topic.space.stored_bytes == size
 
 
 @pytest.mark.promise("B50")

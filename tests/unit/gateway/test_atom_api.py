@@ -366,6 +366,18 @@ def test_a_key_for_messages_alone_gets_the_way_out_and_manages_nothing(
     assert bench.namespace.find("q/messages/head") is not None
 
 
+@pytest.mark.parametrize("right", [SEND, LISTEN, ""])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+@pytest.mark.parametrize("path", ["missing", "missing/Subscriptions/s", "q"])
+def test_a_caller_without_manage_does_not_learn_which_entities_there_are(
+    right: str, method: str, path: str
+) -> None:
+    bench = Bench(Holding(right))
+    bench.namespace.create(QUEUE, "q", Settings(), bench.now)
+
+    assert bench.ask(method, f"/{path}?{VERSION}").status == 401
+
+
 @pytest.mark.promise("M6")
 @pytest.mark.parametrize(("method", "target"), MESSAGES)
 def test_a_caller_without_a_right_learns_nothing_about_messages(method: str, target: str) -> None:
