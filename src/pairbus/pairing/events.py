@@ -51,6 +51,7 @@ class Kind(Enum):
     SPOOL_REPLAYED = "pairing.spool_replayed"
     SPOOL_UNDELIVERABLE = "pairing.spool_undeliverable"
     SPOOL_UNUSABLE = "pairing.spool_unusable"
+    SPOOL_LEFT_BEHIND = "pairing.spool_left_behind"
     ORDER_GIVEN_UP = "pairing.order_given_up"
     DRAIN_WAITS = "pairing.drain_waits"
     CLOSED = "pairing.closed"
@@ -69,6 +70,7 @@ _LEVELS: Final = {
     Kind.SET_ASIDE: logging.WARNING,
     Kind.SPOOL_USED: logging.WARNING,
     Kind.SPOOL_UNUSABLE: logging.ERROR,
+    Kind.SPOOL_LEFT_BEHIND: logging.WARNING,
     Kind.ORDER_GIVEN_UP: logging.WARNING,
     Kind.FENCE_TIMED_OUT: logging.WARNING,
     Kind.FENCE_OVERTAKEN: logging.WARNING,

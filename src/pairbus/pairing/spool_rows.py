@@ -13,7 +13,7 @@ from pairbus.errors import RemoteProtocolError
 from pairbus.pairing.parking import message_id_text
 from pairbus.sdk import sections
 from pairbus.spool import reading
-from pairbus.spool.file import Spooled
+from pairbus.spool.file import Content, Spooled
 
 DAMAGED: Final = "its bytes are damaged"
 """The detail of a message whose checksum is another one."""
@@ -53,6 +53,20 @@ def row_of(directory: Path, message: Spooled) -> dict[str, object]:
 def message_id_of(message: Spooled) -> str:
     """The message id, for people; empty when there is none, or it cannot be read."""
     return _id_text(_read(message.payload)[1])
+
+
+def left_behind_text(spool: reading.Listed, content: Content, primary: str, address: str, now_ms: int) -> str:
+    """Why a client of ``primary`` at ``address`` does not replay what a spool holds, and the way out."""
+    about = spool.about
+    count = "1 message" if content.count == 1 else f"{content.count:,} messages"
+    age_s = (content.age_ms(now_ms) or 0) // 1000
+    text = f"{count} in the spool {spool.directory}, the oldest {age_s:,} s old, are not replayed: the spool is for {about.primary} at {about.address}"
+    if about.primary.lower() != primary.lower():
+        return f"{text}, and this client is for {primary}. A client of {about.primary} replays it, also `pairbus spool replay`"
+    return (
+        f"{text}, and this client reaches {primary} at {address}. If that is the same broker, give primary_aliases=[{about.address!r}] "
+        f"(on the command line --primary-alias {about.address}); if not, a client of that broker replays it"
+    )
 
 
 def _read(payload: bytes) -> tuple[list[sections.Section], list[bytes]]:

@@ -117,6 +117,7 @@ class Statistics:
     spool_bytes: int
     spool_undeliverable: int
     oldest_spooled_age_ms: int | None
+    spool_left_behind: int
 
 
 METRIC_PREFIX: Final = "pairbus_pairing_"
@@ -133,6 +134,7 @@ _GAUGES: Final = frozenset(
         "spool_bytes",
         "spool_undeliverable",
         "oldest_spooled_age_ms",
+        "spool_left_behind",
     }
 )
 
@@ -149,6 +151,7 @@ def snapshot(
     oldest_age_ms: int | None,
     drain_rate_per_s: float,
     spool: Content,
+    left_behind: int = 0,
     now_ms: int,
 ) -> Statistics:
     values = {item.name: getattr(counters, item.name) for item in fields(counters)}
@@ -170,7 +173,8 @@ def snapshot(
         spool_messages=spool.count,
         spool_bytes=spool.size,
         spool_undeliverable=spool.undeliverable,
-        oldest_spooled_age_ms=None if spool.oldest_ms is None else max(0, now_ms - spool.oldest_ms),
+        oldest_spooled_age_ms=spool.age_ms(now_ms),
+        spool_left_behind=left_behind,
     )
 
 

@@ -25,7 +25,8 @@ from typing import Final
 from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
 from pairbus.spool.ahead import Ahead, KeyOf, ahead_in
 from pairbus.spool.disk import MAKE_ROOM, is_disk_full
-from pairbus.spool.file import FILE_NAME, ORDERS, About, Content, Spooled
+from pairbus.spool.file import FILE_NAME, ORDERS, About, Content, Spooled, is_written, read_about, total_of
+from pairbus.spool.opening import opened_to_read
 from pairbus.spool.store import Append, Spool
 
 SPOOLS_MAX: Final = 1_000
@@ -69,6 +70,8 @@ class Spools:
         self.all: list[Spool] = []
         self.ahead: list[Ahead] = []
         """What spools of other clients hold that the messages of this one stay behind."""
+        self.others: list[Path] = []
+        """Spools that nobody has open and that are not for our primary (``left_behind``)."""
         self.not_seen: list[str] = []
         """Spools of other clients that could not be looked into, and why."""
         self.not_before_ms = 0
@@ -95,6 +98,10 @@ class Spools:
 
     def _left_behind(self, about: About) -> Iterator[Spool]:
         for directory in spool_directories(self.root):
+            if self._is_of_another(directory):
+                # Not even for a moment: its own client may open the directory now, and would find it in use.
+                self.others.append(directory)
+                continue
             try:
                 lock = take_lock(directory)
             except OSError as error:
@@ -118,9 +125,19 @@ class Spools:
             else:
                 spool.close()
                 os.close(lock)
+                self.others.append(directory)
+
+    def _is_of_another(self, directory: Path) -> bool:
+        """Whether a spool is for another primary. One that cannot be read is not: opening it says what is wrong."""
+        try:
+            with opened_to_read(directory / FILE_NAME) as database:
+                return is_written(database) and not self._is_ours(read_about(database, directory / FILE_NAME))
+        except (sqlite3.Error, OSError, SpoolError):
+            return False
 
     def _is_ours(self, about: About) -> bool:
-        return about.primary == self._about.primary and self._accepts(about.address)
+        # The names of backlog queues begin with that of the primary, and case does not count in them either.
+        return about.primary.lower() == self._about.primary.lower() and self._accepts(about.address)
 
     def _note_ahead(self, directory: Path, key_of: KeyOf) -> None:
         """Another client has a spool open: note what it holds."""
@@ -220,27 +237,11 @@ class Spools:
     def content(self, key: str) -> Content:
         """What all spools together hold of an entity."""
         parts = [found for spool in self.all if (found := spool.contents.get(key)) is not None]
-        times = [part.oldest_ms for part in parts if part.oldest_ms is not None]
-        return Content(
-            parts[0].path if parts else key,
-            sum(part.count for part in parts),
-            sum(part.size for part in parts),
-            min(times, default=None),
-            sum(part.undeliverable for part in parts),
-            sum(part.entered for part in parts),
-        )
+        return total_of(parts, parts[0].path if parts else key)
 
     def total(self) -> Content:
         """What all spools together hold."""
-        contents = [self.content(key) for key in dict(self._contents())]
-        times = [content.oldest_ms for content in contents if content.oldest_ms is not None]
-        return Content(
-            "",
-            sum(content.count for content in contents),
-            sum(content.size for content in contents),
-            min(times, default=None),
-            sum(content.undeliverable for content in contents),
-        )
+        return total_of(content for _, content in self._contents())
 
     # --- replay -----------------------------------------------------------------------------------
 

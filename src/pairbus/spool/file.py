@@ -86,6 +86,23 @@ class Content:
     entered: int = 0
     """Messages that are entered and not durable yet."""
 
+    def age_ms(self, now_ms: int) -> int | None:
+        """For how long the oldest message has waited; None: none waits."""
+        return None if self.oldest_ms is None else max(0, now_ms - self.oldest_ms)
+
+
+def total_of(contents: Iterable[Content], path: str = "") -> Content:
+    """Several contents as one."""
+    parts = list(contents)
+    return Content(
+        path,
+        sum(part.count for part in parts),
+        sum(part.size for part in parts),
+        min((part.oldest_ms for part in parts if part.oldest_ms is not None), default=None),
+        sum(part.undeliverable for part in parts),
+        sum(part.entered for part in parts),
+    )
+
 
 def connect(file: Path) -> sqlite3.Connection:
     """A connection for any thread; the file is created for its owner alone. Raises sqlite3.Error, OSError."""

@@ -22,6 +22,7 @@ from pairbus.spool.file import (
     read_about,
     read_contents,
     read_messages,
+    total_of,
 )
 from pairbus.spool.opening import opened_to_read
 
@@ -35,6 +36,10 @@ class Listed:
     contents: dict[str, Content]
     is_in_use: bool
 
+    def total(self) -> Content:
+        """What it holds of all entities together."""
+        return total_of(self.contents.values())
+
 
 def listed(root: Path) -> tuple[list[Listed], list[str]]:
     """Every spool below a directory, and what is wrong with those that cannot be read. Raises SpoolError: no such directory."""
@@ -42,16 +47,23 @@ def listed(root: Path) -> tuple[list[Listed], list[str]]:
     problems: list[str] = []
     for directory in directories(root):
         try:
-            with opened_to_read(directory / FILE_NAME) as database:
-                if not is_written(database):
-                    continue
-                about, contents = read_about(database, directory / FILE_NAME), read_contents(database)
+            one = listed_in(directory)
         except (sqlite3.Error, OSError, SpoolError) as error:
             if (directory / FILE_NAME).exists():
                 problems.append(_problem(directory, error))
             continue
-        found.append(Listed(directory, about, contents, is_held(directory)))
+        if one is not None:
+            found.append(one)
     return found, problems
+
+
+def listed_in(directory: Path) -> Listed | None:
+    """The spool in one directory; None: it was never written. Raises sqlite3.Error, OSError, SpoolError."""
+    with opened_to_read(directory / FILE_NAME) as database:
+        if not is_written(database):
+            return None
+        about, contents = read_about(database, directory / FILE_NAME), read_contents(database)
+    return Listed(directory, about, contents, is_held(directory))
 
 
 def messages(root: Path, problems: list[str]) -> Iterator[tuple[Path, Spooled]]:

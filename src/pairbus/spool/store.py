@@ -30,7 +30,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -140,6 +140,11 @@ class Spool:
             database.rollback()
             raise
         found = read_about(database, self.file)
+        if about.address and about.address != found.address and not _has_messages(database):
+            # It takes messages of a client that reaches the primary there, and the next one may not know the address before.
+            with suppress(sqlite3.Error):
+                database.execute("UPDATE about SET value = ? WHERE name = 'address'", (about.address,))
+                found = replace(found, address=about.address)
         if about.queues and about.queues != found.queues:
             # Nothing depends on it but a replay by hand: a full disk must not keep the spool from being opened.
             with suppress(sqlite3.Error):
@@ -474,6 +479,10 @@ def _of_write(file: Path, error: BaseException, *, is_begun: bool) -> SpoolError
     if not is_begun or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return SpoolNotStored(f"{text}. The spool does not have the message")
     return SpoolError(f"{text}. It is not known whether the spool has the message")
+
+
+def _has_messages(database: sqlite3.Connection) -> bool:
+    return database.execute("SELECT 1 FROM message LIMIT 1").fetchone() is not None
 
 
 def _size_of(messages: Sequence[Spooled]) -> int:

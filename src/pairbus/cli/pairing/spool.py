@@ -130,6 +130,7 @@ def replay(flags: ReplayFlags) -> int:
     not answer, they stay in the spool.
     """
     from pairbus.pairing.client.sync import PairedServiceBusClient
+    from pairbus.pairing.events import Kind
     from pairbus.spool.directory import retry_undeliverable
     from pairbus.spool.reading import listed
 
@@ -164,8 +165,12 @@ def replay(flags: ReplayFlags) -> int:
             client.pair()
             code = _wait(client, flags.timeout)
             own = {one.directory for one in client._state.spools.all} if client._state.spools else set()
-    others = [one for one in listed(root)[0] if one.directory not in own]
-    return _ended(problems, _left_by_others(others) or code)
+            for event in client.events():
+                if event.kind is Kind.SPOOL_LEFT_BEHIND:
+                    click.echo(event.text, err=True)
+                    code = 1
+    in_use = [one for one in listed(root)[0] if one.directory not in own and one.is_in_use]
+    return _ended(problems, _left_by_others(in_use) or code)
 
 
 def replay_options(
@@ -191,19 +196,14 @@ def replay_options(
 
 
 def _left_by_others(spools: list[Listed]) -> int:
-    """Name the spools that this command could not open. 1 when messages wait in them."""
-    code = 0
-    for one in spools:
-        count = sum(content.count for content in one.contents.values())
-        if count:
-            why = (
-                "a program has it open, which replays it"
-                if one.is_in_use
-                else f"it is for {one.about.primary} at {one.about.address} (--primary-alias)"
-            )
-            click.echo(f"{many(count, 'message')} left in {one.directory}: {why}", err=True)
-            code = 1
-    return code
+    """Name the spools that a program has open. 1 when messages wait in them."""
+    left = [(one, count) for one in spools if (count := one.total().count)]
+    for one, count in left:
+        click.echo(
+            f"{many(count, 'message')} left in {one.directory}: a program has it open, which replays it",
+            err=True,
+        )
+    return 1 if left else 0
 
 
 def _wait(client: PairedServiceBusClient, seconds: float) -> int:

@@ -37,12 +37,13 @@ from pairbus.pairing.order_keys import key_of
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.rules.health import EntityHealth
 from pairbus.pairing.scheduled import SPOOL_PREFIX, ParkedSchedule
-from pairbus.pairing.spool_rows import message_id_of
+from pairbus.pairing.spool_rows import left_behind_text, message_id_of
 from pairbus.pairing.statistics import Tally
 from pairbus.sdk import message_bytes
 from pairbus.sdk.failures import Failure, classify, is_of_the_message, shown
 from pairbus.spool.directory import Spools
 from pairbus.spool.file import About, Spooled
+from pairbus.spool.left_behind import LeftBehind
 from pairbus.spool.store import Append, Spool
 
 if TYPE_CHECKING:
@@ -97,6 +98,19 @@ class Spooling:
             text = f"{problem}. The order between messages of sessions in it and those of this client is not kept"
             state.emit(Kind.ORDER_UNKNOWN, str(spools.root), text)
         state.spools = spools
+        state.left_behind = LeftBehind(spools.others)
+        for one in state.left_behind.look():
+            content = one.total()
+            text = left_behind_text(one, content, state.primary, state.identity, state.wall_clock())
+            age_ms = content.age_ms(state.wall_clock())
+            state.emit(
+                Kind.SPOOL_LEFT_BEHIND,
+                str(one.directory),
+                text,
+                messages=content.count,
+                oldest_age_ms=age_ms,
+                address=one.about.address,
+            )
 
     def _key_of(self, payload: bytes) -> str | None:
         try:

@@ -10,7 +10,7 @@ import os
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -30,9 +30,12 @@ from pairbus.pairing.rules.order_values import Key
 from pairbus.pairing.rules.rotation import Chooser, Rotation
 from pairbus.pairing.rules.send_order import SendOrder
 from pairbus.pairing.rules.trigger import counts
+from pairbus.pairing.spool_rows import left_behind_text
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
 from pairbus.spool.directory import Spools
 from pairbus.spool.file import Content
+from pairbus.spool.left_behind import LeftBehind
+from pairbus.spool.reading import Listed
 
 NAMES_MAX: Final = 20
 """How many known entities an error about an unknown one lists."""
@@ -116,6 +119,7 @@ class PairingState:
         self._detours = 0
         self._process = os.getpid()
         self.spools: Spools | None = None
+        self.left_behind = LeftBehind(())
         self._trigger: Trigger = self._own_rule if callable(options.trigger) else options.trigger
 
     # --- pairing ----------------------------------------------------------------------------------
@@ -206,10 +210,24 @@ class PairingState:
         return found is not None and found.state is Health.FAILED_OVER
 
     def reports(self) -> dict[str, EntityReport]:
+        left = self._left_behind()
         with self.lock:
-            return {health.path: self._report(health) for health in self._healths.values()}
+            return {health.path: self._report(health, left) for health in self._healths.values()}
 
-    def _report(self, health: EntityHealth) -> EntityReport:
+    def _left_behind(self) -> dict[str, list[tuple[Listed, Content]]]:
+        """What is in spools of our primary's name that this client does not replay, by entity. It may read files."""
+        found: dict[str, list[tuple[Listed, Content]]] = {}
+        for one in self.left_behind.look():
+            if one.about.primary.lower() == self.primary.lower():
+                for key, content in one.contents.items():
+                    if content.count:
+                        self.health_of(content.path)
+                        found.setdefault(key, []).append((one, content))
+        return found
+
+    def _report(
+        self, health: EntityHealth, left: Mapping[str, Sequence[tuple[Listed, Content]]]
+    ) -> EntityReport:
         report = replace(
             health.report(self._time_of),
             fenced_sessions=self.order.fenced(entity_key(health.path)),
@@ -218,12 +236,20 @@ class PairingState:
         if self.spools is None:
             return report
         spooled = self.spools.content(entity_key(health.path))
-        age_ms = None if spooled.oldest_ms is None else max(0, self.wall_clock() - spooled.oldest_ms)
+        now = self.wall_clock()
+        passed_by = left.get(entity_key(health.path), ())
         return replace(
             report,
             spooled=spooled.count,
             spool_undeliverable=spooled.undeliverable,
-            oldest_spooled_age_ms=age_ms,
+            oldest_spooled_age_ms=spooled.age_ms(now),
+            left_behind=sum(content.count for _, content in passed_by),
+            oldest_left_behind_age_ms=max(
+                (age for _, content in passed_by if (age := content.age_ms(now)) is not None), default=None
+            ),
+            left_behind_why="; ".join(
+                left_behind_text(one, content, self.primary, self.identity, now) for one, content in passed_by
+            ),
         )
 
     def _oldest_age_ms(self, health: EntityHealth) -> int | None:
@@ -320,8 +346,9 @@ class PairingState:
     def explain(self, path: str) -> list[str]:
         """Why an entity is in its state: its errors, timers, pings and decisions, oldest first."""
         health = self.known(path)
+        left = self._left_behind()
         with self.lock:
-            report = self._report(health)
+            report = self._report(health, left)
             lines = [
                 f"{report.path} is {report.state.value} since {self._time_of_day(report.since_ms)}"
                 + _because(report.why)
@@ -344,6 +371,8 @@ class PairingState:
                 lines.append(
                     f"{report.spooled} messages wait in the spool, the oldest for {age_s:g} s; new ones join them"
                 )
+            if report.left_behind:
+                lines.append(report.left_behind_why)
             if report.fenced_sessions:
                 lines.append(
                     f"{report.fenced_sessions} sessions go on being parked, because messages of them are still in the backlog"
@@ -488,6 +517,7 @@ class PairingState:
         return total
 
     def statistics(self, oldest_age_ms: int | None = None, drain_rate_per_s: float = 0.0) -> Statistics:
+        left = self.left_behind.look()
         with self.lock:
             return snapshot(
                 self.counters,
@@ -503,6 +533,7 @@ class PairingState:
                 oldest_age_ms=oldest_age_ms,
                 drain_rate_per_s=drain_rate_per_s,
                 spool=self.spools.total() if self.spools is not None else Content(""),
+                left_behind=sum(content.count for one in left for content in one.contents.values()),
                 now_ms=self.wall_clock(),
             )
 

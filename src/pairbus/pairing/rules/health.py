@@ -64,6 +64,10 @@ class EntityReport:
         spooled: How many messages for it wait in the spool.
         spool_undeliverable: How many messages for it stay there because no namespace takes them.
         oldest_spooled_age_ms: For how long the oldest one has waited there; None: there is none.
+        left_behind: How many messages for it wait in spools of the directory that nobody has open and that this client does not
+            replay, because they name another address of a primary with the same name.
+        oldest_left_behind_age_ms: For how long the oldest of these has waited; None: there is none.
+        left_behind_why: Which spools these are, and the way out; empty when there is none.
     """
 
     path: str
@@ -84,6 +88,9 @@ class EntityReport:
     spooled: int = 0
     spool_undeliverable: int = 0
     oldest_spooled_age_ms: int | None = field(default=None, compare=False)
+    left_behind: int = 0
+    oldest_left_behind_age_ms: int | None = field(default=None, compare=False)
+    left_behind_why: str = field(default="", compare=False)
 
 
 class EntityHealth:
