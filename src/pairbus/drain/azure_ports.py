@@ -21,7 +21,7 @@ from pairbus.drain.ports import CannotAsk, Delivery, LockLost, NotSent
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import ALIAS_PARTITION, ALIAS_PASSPORT, ALIAS_PATH, ALIAS_SESSION
-from pairbus.sdk import handlers, message_bytes, receivers, settling
+from pairbus.sdk import deferred, handlers, message_bytes, receivers, settling
 from pairbus.sdk.browsing import Browsed, open_without_link_async, page_of
 from pairbus.sdk.failures import Failure, classify
 
@@ -73,17 +73,21 @@ class AzureInbox:
             return []
         self._interrupt(is_wanted=False)
         messages = await receiver.receive_messages(max_message_count=count, max_wait_time=seconds)
-        return [
-            Delivery(
-                int(message.sequence_number or 0),
-                receivers.payload_of(message),
-                self._steady(message.locked_until_utc),
-                _milliseconds(message.enqueued_time_utc),
-                message,
-                int(message.delivery_count or 0) + 1,
-            )
-            for message in messages
-        ]
+        return [self._delivery(message) for message in messages]
+
+    async def receive_deferred(self, numbers: Sequence[int]) -> Sequence[Delivery]:
+        messages = await deferred.receive(await self._open(), numbers, OPEN_SECONDS)
+        return [self._delivery(message) for message in messages]
+
+    def _delivery(self, message: Any) -> Delivery:
+        return Delivery(
+            int(message.sequence_number or 0),
+            receivers.payload_of(message),
+            self._steady(message.locked_until_utc),
+            _milliseconds(message.enqueued_time_utc),
+            message,
+            int(message.delivery_count or 0) + 1,
+        )
 
     def interrupt(self) -> None:
         self._is_interrupted = True
@@ -97,9 +101,24 @@ class AzureInbox:
         held = [message for message in messages if settling.is_received_by(message.token, receiver)]
         if receiver is None or not held:
             return []
-        tokens: list[Any] = [message.token for message in held]
-        done = await settling.settle_all(receiver, tokens)
+        done = await self._settle(receiver, [message.token for message in held])
         return [message for message, is_done in zip(held, done, strict=True) if is_done]
+
+    async def _settle(self, receiver: Any, tokens: Sequence[Any], *, released: bool = False) -> list[bool]:
+        """Settle messages: what came on the link there, and deferred ones by request. Whether each is settled."""
+        by_request = [token for token in tokens if deferred.is_deferred(token)]
+        if not by_request:
+            return await settling.settle_all(receiver, tokens, released=released)
+        on_link = [token for token in tokens if not deferred.is_deferred(token)]
+        done = dict(
+            zip(
+                map(id, on_link), await settling.settle_all(receiver, on_link, released=released), strict=True
+            )
+        )
+        done |= zip(
+            map(id, by_request), await deferred.settle(receiver, by_request, released=released), strict=True
+        )
+        return [done[id(token)] for token in tokens]
 
     async def cancel(self, message: BacklogMessage) -> bool:
         receiver = self._receiver
@@ -126,11 +145,8 @@ class AzureInbox:
     async def release(self, tokens: Sequence[Any]) -> None:
         receiver = self._receiver
         if receiver is not None:
-            await settling.settle_all(
-                receiver,
-                [token for token in tokens if settling.is_received_by(token, receiver)],
-                released=True,
-            )
+            held = [token for token in tokens if settling.is_received_by(token, receiver)]
+            await self._settle(receiver, held, released=True)
 
     async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
         receiver = self._receiver
@@ -165,11 +181,6 @@ class AzureInbox:
                 raise
             self._browsers[queue] = browser
         return browser
-
-    async def is_empty(self, before_ms: int) -> bool:
-        for browsed in await page_of(await self._open(), 1, 1):
-            return browsed.enqueued_ms is not None and browsed.enqueued_ms > before_ms
-        return True
 
     async def close(self) -> None:
         receiver, self._receiver, self._interrupt = self._receiver, None, None
@@ -332,10 +343,11 @@ def _seen(browsed: Browsed) -> Seen:
     return Seen(
         browsed.sequence_number,
         browsed.text_property(ALIAS_PATH) or "",
-        key if browsed.is_active else None,
+        key if browsed.is_active or browsed.is_deferred else None,
         browsed.enqueued_ms,
         browsed.text_property(ALIAS_PASSPORT) or "",
         browsed.is_active,
+        browsed.is_deferred,
     )
 
 

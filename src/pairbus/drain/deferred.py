@@ -1,34 +1,155 @@
-"""Messages of a backlog queue that no drain receives, because somebody deferred them.
+"""Finds messages of a backlog queue that somebody deferred: no receive brings them, but a request with their sequence numbers does.
 
-A deferred message stays in its queue, and is delivered only to a receiver that asks for it by its sequence number. A drain that
-should end must not wait for it: it ends when nothing else is left, and says what is.
+A parked message that was deferred is still one that its sender has been told is kept. So a drain looks through a queue that has
+nothing else for it, some pages at a time, and locks what is deferred. The messages then go the way of all others. Where the order of
+a session depends on one, ``older`` finds it sooner.
+
+A drain that should end looks before it ends. One that goes on looks after its first poll that brings nothing, and later only when
+numbers were missing among those that it has received, or when there were deferred messages before: an idle queue costs its polls
+and nothing more.
+
+What somebody else has locked after it was deferred cannot be had. A drain that should end waits for such messages longer than the
+locks of a backlog queue last, and then says which they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from pairbus.drain.ports import Inbox
+from pairbus.drain.ports import Delivery, Inbox
 from pairbus.errors import DrainStalledError
+from pairbus.pairing.statistics import Counters
 
-PAGE: Final = 250
-PAGES_MAX: Final = 40
+PAGE: Final = 100
+"""Messages that are looked at, and deferred ones that are locked, with one request."""
+PAGES_MAX: Final = 100
+"""How many pages are looked at in one go. The next time goes on behind them."""
+LOOK_MS: Final = 3_600_000
+"""How long a drain that goes on does not look through a queue again that had no deferred messages."""
+AGAIN_MS: Final = 60_000
+"""Likewise when there were some: what could not be delivered or locked is tried again."""
+ENDING_MS: Final = 5_000
+"""Likewise for a drain that should end."""
+LOCKED_MS: Final = 90_000
+"""How long a drain that should end waits for deferred messages that it cannot lock: longer than the locks of backlog queues."""
+FIRST_SECONDS: Final = 1.0
+"""How long a queue is polled before it is looked through for the first time."""
 NUMBERS_SHOWN_MAX: Final = 5
 
 
+@dataclass(slots=True)
+class _Queue:
+    position: int = 1
+    """Where the look goes on; 1: a new one begins."""
+    left: list[int] = field(default_factory=list)
+    """What the look has met so far that no receive brings and that could not be locked."""
+    seen_to: int = 0
+    """The highest number that was received."""
+    has_reason: bool = False
+    """Whether there may be deferred messages: numbers were missing, or a look has met some or not come to its end."""
+    next_ms: int | None = None
+    """Before this time no new look begins; None: there was none yet."""
+    stays: list[int] | None = None
+    """What the last look to the end of the queue has left, when nothing else is there; None: there is more."""
+    stays_since_ms: int = 0
+
+
 class DeferredMessages:
-    """What is left in queues that have nothing else for a drain that should end."""
+    """The deferred messages in the queues of one drain.
 
-    def __init__(self) -> None:
-        self._left: dict[str, list[int]] = {}
+    Args:
+        counters: Where to count.
+        clock: A steady clock in milliseconds.
+    """
 
-    async def is_all(self, inbox: Inbox, before_ms: int) -> bool:
-        """Whether no message that was stored before an instant is left in a queue, other than deferred ones."""
-        if await inbox.is_empty(before_ms):
-            return True
-        self._left[inbox.queue] = await _all_deferred(inbox, before_ms)
-        return bool(self._left[inbox.queue])
+    def __init__(self, counters: Counters, clock: Callable[[], int]) -> None:
+        self._counters = counters
+        self._clock = clock
+        self._queues: dict[str, _Queue] = {}
+
+    def seconds_to_look(self, queue: str) -> float | None:
+        """When a queue without other messages should be looked through; None: a poll need not end for that."""
+        one = self._queues.get(queue)
+        if one is None or not one.has_reason:
+            return None
+        return FIRST_SECONDS if one.next_ms is None else max(0.0, (one.next_ms - self._clock()) / 1000)
+
+    def received(self, queue: str, numbers: Sequence[int]) -> None:
+        """Messages were received. Those that are missing between them may be deferred."""
+        one = self._queues.setdefault(queue, _Queue())
+        new = [number for number in numbers if number > one.seen_to]
+        if new:
+            one.has_reason |= max(new) - one.seen_to > len(new)
+            one.seen_to = max(new)
+
+    async def receive(self, inbox: Inbox, before_ms: int | None) -> Sequence[Delivery]:
+        """Lock deferred messages of a queue that a poll found empty, if it is time to look for some.
+
+        ``before_ms``: the drain should end, and messages that were stored after this time do not count; None: it goes on.
+        """
+        one = self._queues.setdefault(inbox.queue, _Queue())
+        if one.position == 1:
+            is_due = one.next_ms is None or self._clock() >= one.next_ms
+            if not is_due or (before_ms is None and one.next_ms is not None and not one.has_reason):
+                return ()
+            one.has_reason, one.left = False, []
+        for _ in range(PAGES_MAX):
+            self._counters.receive_operations += 1
+            page = await inbox.browse(one.position, PAGE)
+            is_new = [
+                before_ms is not None and seen.enqueued_ms is not None and seen.enqueued_ms > before_ms
+                for seen in page
+            ]
+            older = [seen for seen, new in zip(page, is_new, strict=True) if seen.is_deferred or not new]
+            wanted = [seen.sequence_number for seen in older if seen.is_deferred]
+            got = await self.lock(inbox, wanted)
+            locked = {delivery.sequence_number for delivery in got}
+            one.has_reason |= bool(wanted)
+            one.left += [
+                seen.sequence_number
+                for seen in older
+                if not seen.is_active and seen.sequence_number not in locked
+            ]
+            if any(seen.is_active for seen in older) and not got:
+                one.has_reason = True  # what is behind them is looked at when a receive has brought them
+                self._ended(one, None, before_ms)
+                return ()
+            if not page or any(is_new):
+                self._ended(one, one.left, before_ms)
+                return got
+            one.position = page[-1].sequence_number + 1
+            if got:
+                return got
+        return ()
+
+    def _ended(self, one: _Queue, left: list[int] | None, before_ms: int | None) -> None:
+        """A look has come to an end: of the queue, or of what it can tell now."""
+        now = self._clock()
+        if not left or not one.stays:
+            one.stays_since_ms = now
+        one.stays, one.position = left, 1
+        if before_ms is not None:
+            one.next_ms = now + (ENDING_MS if one.left else 0)
+        else:
+            one.next_ms = now + (AGAIN_MS if one.has_reason else LOOK_MS)
+
+    async def lock(self, inbox: Inbox, numbers: Sequence[int]) -> Sequence[Delivery]:
+        """Those of the deferred messages with these numbers that can be locked."""
+        if not numbers:
+            return ()
+        deliveries = await inbox.receive_deferred(numbers)
+        self._counters.received += len(deliveries)
+        self._counters.receive_operations += max(1, len(deliveries))
+        return deliveries
+
+    def is_all(self, queue: str) -> bool:
+        """Whether a drain that should end has done with a queue all that it can."""
+        one = self._queues.get(queue)
+        if one is None or one.stays is None or one.position != 1:
+            return False
+        return not one.stays or self._clock() - one.stays_since_ms >= LOCKED_MS
 
     def check(self) -> None:
         """Say what is left, at the end.
@@ -36,30 +157,9 @@ class DeferredMessages:
         Raises:
             DrainStalledError: Deferred messages are left.
         """
-        left = {queue: numbers for queue, numbers in self._left.items() if numbers}
+        left = {queue: one.stays for queue, one in self._queues.items() if one.stays}
         if left:
             raise DrainStalledError(_sentence(left))
-
-
-async def _all_deferred(inbox: Inbox, before_ms: int) -> list[int]:
-    """The numbers of the messages that are left, when all that were stored before an instant are deferred or scheduled.
-
-    Empty: there are others, which a receive brings sooner or later.
-    """
-    numbers: list[int] = []
-    position = 1
-    for _ in range(PAGES_MAX):
-        page = await inbox.browse(position, PAGE)
-        for one in page:
-            is_new = one.enqueued_ms is not None and one.enqueued_ms > before_ms
-            if one.is_active and not is_new:
-                return []
-            if not one.is_active:
-                numbers.append(one.sequence_number)
-        if not page or page[-1].is_active:
-            break
-        position = page[-1].sequence_number + 1
-    return numbers
 
 
 def _sentence(left: Mapping[str, Sequence[int]]) -> str:
@@ -70,7 +170,7 @@ def _sentence(left: Mapping[str, Sequence[int]]) -> str:
         more = ", …" if len(numbers) > NUMBERS_SHOWN_MAX else ""
         parts.append(f"{queue}: {len(numbers)} ({shown}{more})")
     return (
-        f"everything else is delivered, and deferred messages are left in the backlog: {'; '.join(parts)}. A drain does not receive "
-        "a message that another receiver has deferred. Receive it by its number (receive_deferred_messages of the SDK) and "
-        "dead-letter it, then use pairbus backlog redrive and run the command again"
+        f"everything else is delivered, and deferred or scheduled messages are left in the backlog: {'; '.join(parts)}. Another receiver "
+        f"has the deferred ones locked, and has not settled them for {LOCKED_MS // 1000} s: stop it, or let it complete them. Scheduled "
+        "ones are not from a paired client, and can be received when they are due. Then run the command again"
     )

@@ -35,6 +35,8 @@ BEHIND_PAGES: Final = SKIPPED_MAX // PAGE
 """How many pages one look for messages of other destinations takes."""
 LOOK_MS_MIN: Final = 200
 LOOK_MS_MAX: Final = 5_000
+DEFERRED_MAX: Final = 100
+"""Deferred messages that are asked for at once. A later look shows the others again."""
 FRESH_MS: Final = 100
 """What was browsed is not browsed again before this time has passed."""
 FOLLOW_MS: Final = 300_000
@@ -93,6 +95,8 @@ class OlderMessages:
         """When each queue was last browsed for older messages."""
         self._received_to: dict[str, int] = {}
         """The highest number of each queue that was received."""
+        self._deferred: dict[str, set[int]] = {}
+        """Messages of each queue that looks have shown and that somebody deferred."""
 
     # --- before messages are held -------------------------------------------------------------------------
 
@@ -112,6 +116,7 @@ class OlderMessages:
             order.observed(queue, (), mine, max(numbers))
         elif any(message.is_ordered for message in messages):
             order.observed(queue, await self._browse(inbox, gaps), mine, max(numbers))
+            self._deferred.get(queue, set()).difference_update(mine)
             self._browsed_ms[queue] = self._clock()
         self._received_to[queue] = max(*numbers, self._received_to.get(queue, 0))
         self._newest_ms = max(self._newest_ms, *(message.enqueued_ms or 0 for message in messages))
@@ -137,7 +142,15 @@ class OlderMessages:
     async def _page(self, inbox: Inbox, start: int, count: int, queue: str | None = None) -> Sequence[Seen]:
         self._counters.receive_operations += 1
         self._counters.order_looks += 1
-        return await inbox.browse(start, count, queue)
+        page = await inbox.browse(start, count, queue)
+        if queue is None and (shown := {one.sequence_number for one in page if one.is_deferred}):
+            self._deferred.setdefault(inbox.queue, set()).update(shown)
+        return page
+
+    def take_deferred(self, queue: str) -> list[int]:
+        """Deferred messages that looks have shown since the last call, oldest first, but for those that are held."""
+        shown = self._deferred.pop(queue, None)
+        return sorted(shown - self._plan.numbers(queue))[:DEFERRED_MAX] if shown else []
 
     async def browse_behind(self, inbox: Inbox) -> None:
         """Look whether stalled messages hold up others, before any more are locked."""

@@ -44,11 +44,12 @@ class Seen:
     sequence_number: int
     path: str
     order_key: str | None
-    """Its session, or its partition key. None: it has neither, or it is deferred or scheduled and not in the order."""
+    """Its session, or its partition key. None: it has neither, or it is scheduled and not in the order."""
     enqueued_ms: int | None = None
     passport: str = ""
     is_active: bool = True
     """Whether it is neither deferred nor scheduled: whether a receive can bring it."""
+    is_deferred: bool = False
 
 
 class TooManyElsewhere(Exception):

@@ -32,6 +32,9 @@ class Inbox(Protocol):
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
         """Up to ``count`` messages; waits up to ``seconds`` for the first, or until interrupted."""
 
+    async def receive_deferred(self, numbers: Sequence[int]) -> Sequence[Delivery]:
+        """Those of the deferred messages with these numbers that can be locked."""
+
     def interrupt(self) -> None:
         """Let a ``receive`` that waits return soon, with what it has."""
 
@@ -52,9 +55,6 @@ class Inbox(Protocol):
 
     async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
         """Up to ``count`` messages from a sequence number on, locked ones included; ``queue``: of another backlog queue."""
-
-    async def is_empty(self, before_ms: int) -> bool:
-        """Whether no message that was enqueued before an instant is left, locked ones included."""
 
     async def close(self) -> None:
         """Close the link."""

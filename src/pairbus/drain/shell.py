@@ -139,7 +139,7 @@ class Drain:
         self._ends_when_empty_ms: int | None = None
         self._delivered_at: deque[int] = deque(maxlen=10_000)
         self._oldest: dict[str, int] = {}
-        self._deferred = DeferredMessages()
+        self._deferred = DeferredMessages(counters, clock)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -267,9 +267,10 @@ class Drain:
             return await self._wind_up(inbox)
         for path in await self._older.look_again(inbox):
             self._senders.ensure(path)
+        await self._take(inbox, ())
         if self._work[queue]:
             return False  # handed back while locks were renewed: a poll would not notice
-        if self._is_spent():
+        if self._budget is not None and self._received >= self._budget.messages:
             return await self._finish(inbox)
         if not self._plan.held(queue) and (pause_ms := self._shared.pause_ends_ms(queue) - self._clock()) > 0:
             await self._sleep(queue, pause_ms / 1000)
@@ -288,13 +289,14 @@ class Drain:
         await self._take(inbox, deliveries)
         if await self._step_back(inbox) or deliveries or held or self._work[queue] or self._plan.held(queue):
             return False
+        if queue in self._cut_short:
+            return False  # a poll that was cut short to settle something says nothing about the queue
+        if deferred := await self._deferred.receive(inbox, self._ends_when_empty_ms):
+            await self._take(inbox, deferred)
+            return False
         if self._ends_when_empty_ms is not None:
-            return await self._deferred.is_all(inbox, self._ends_when_empty_ms)
-        # A poll that was cut short to settle something says nothing about the queue.
-        return self._budget is not None and queue not in self._cut_short
-
-    def _is_spent(self) -> bool:
-        return self._budget is not None and self._received >= self._budget.messages
+            return self._deferred.is_all(queue)
+        return self._budget is not None
 
     async def _finish(self, inbox: Inbox) -> bool:
         """Receive nothing more; end when everything that can be sent is delivered."""
@@ -358,7 +360,6 @@ class Drain:
         if self._budget is not None:
             count = min(count, self._budget.messages - self._received)
         deliveries = await inbox.receive(count, seconds)
-        self._received += len(deliveries)
         self._counters.received += len(deliveries)
         self._counters.receive_operations += max(0, len(deliveries) - 1)
         if not deliveries and self._clock() - begun_ms < seconds * 900:
@@ -373,7 +374,8 @@ class Drain:
         if self._plan.waits_for_others(queue) is not None and not self._shared.is_stuck(queue):
             return self._within(queue, RELEASED_SECONDS)
         # A poll may wait long only when nothing of this queue needs the link meanwhile.
-        return self._within(queue, POLL_SECONDS)
+        look = None if self._plan.held(queue) else self._deferred.seconds_to_look(queue)
+        return self._within(queue, POLL_SECONDS if look is None else min(POLL_SECONDS, max(0.05, look)))
 
     def _seconds_without_capacity(self, queue: str) -> float:
         """Till the next look: a destination may count as stalled by then, and free capacity, without an event."""
@@ -396,10 +398,13 @@ class Drain:
 
     async def _take(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> None:
         """Restore messages and hold them, skip them, or dead-letter them."""
-        read = [(await self._read(inbox, delivery)) for delivery in deliveries]
-        messages = [message for message in read if message is not None]
+        messages = [one for given in deliveries if (one := await self._read(inbox, given)) is not None]
+        self._deferred.received(inbox.queue, [given.sequence_number for given in deliveries])
         await self._older.account_for(inbox, messages)
-        for message in messages:
+        deferred = await self._deferred.lock(inbox, self._older.take_deferred(inbox.queue))
+        older = [one for given in deferred if (one := await self._read(inbox, given)) is not None]
+        self._received += len(deliveries) + len(deferred)
+        for message in (*older, *messages):
             await self._hold(inbox, message)
 
     async def _read(self, inbox: Inbox, delivery: Delivery) -> BacklogMessage | None:

@@ -21,6 +21,8 @@ from pairbus.sdk.addresses import replace_open
 
 PEEK_OPERATION: Final = b"com.microsoft:peek-message"
 PAGE: Final = 250
+DEFERRED: Final = 1
+"""The state of a deferred message; 0 is active, 2 scheduled."""
 NUMBER_MAX: Final = 2**62
 """Above every sequence number, those of partitioned entities included."""
 OPEN_SECONDS_MAX: Final = 30.0
@@ -61,14 +63,14 @@ def _request(
             return []
         condition = (message.application_properties or {}).get(b"errorCondition")
         amqp_transport.handle_amqp_mgmt_error(
-            _NoLog(), "Browsing failed.", condition, description, status_code
+            NoLog(), "Browsing failed.", condition, description, status_code
         )
         return []
 
     return request, answer
 
 
-class _NoLog:
+class NoLog:
     """A logger that keeps nothing: the error itself is raised."""
 
     def info(self, *_arguments: object) -> None: ...
@@ -84,6 +86,7 @@ class Browsed:
     enqueued_ms: int | None
     is_active: bool
     """Whether it is neither deferred nor scheduled."""
+    is_deferred: bool
     payload: bytes
     parts: list[sections.Section]
     """Empty when the bytes are no message."""
@@ -98,12 +101,13 @@ class Browsed:
                 for key, value in sections.map_items(sections.find(parts, sections.MESSAGE_ANNOTATIONS))
             }
         except _UNREADABLE:
-            return Browsed(0, None, False, payload, [])
+            return Browsed(0, None, False, False, payload, [])
         number = sections.long_of(annotations.get("x-opt-sequence-number", sections.NULL))
         enqueued = sections.timestamp_of(annotations.get("x-opt-enqueued-time", sections.NULL))
         state = annotations.get("x-opt-message-state", sections.NULL)
-        is_active = not any(state[1:])  # an int of any width, or null
-        return Browsed(number or 0, enqueued, is_active, payload, parts)
+        number_of_state = int.from_bytes(state[1:])  # an int of any width, or null
+        is_deferred = number_of_state == DEFERRED
+        return Browsed(number or 0, enqueued, not number_of_state, is_deferred, payload, parts)
 
     @property
     def message_id(self) -> bytes:

@@ -58,7 +58,7 @@ def keep_payloads(receiver: Any) -> None:
         whole = b"".join(parts)
         parts.clear()
         kept[first[2]] = whole
-        await take([*first[:5], False, *first[6:11], memoryview(_settling_part(whole))])
+        await take([*first[:5], False, *first[6:11], memoryview(settling_part(whole))])
 
     def built(received: Any) -> Any:
         message = build(received)
@@ -69,7 +69,7 @@ def keep_payloads(receiver: Any) -> None:
     receiver._build_received_message = built
 
 
-def _settling_part(payload: bytes) -> bytes:
+def settling_part(payload: bytes) -> bytes:
     """The sections that say which message this is and how long it is locked."""
     wanted = (sections.HEADER, sections.DELIVERY_ANNOTATIONS, sections.MESSAGE_ANNOTATIONS)
     try:

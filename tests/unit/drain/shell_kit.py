@@ -44,7 +44,7 @@ class FakeInbox:
         self.on_browse: Callable[[str], None] = lambda queue: None
         self.others: dict[str, FakeInbox] = {}
         self.deferred: set[int] = set()
-        """Messages that browsing shows and no receive brings."""
+        """Messages that browsing shows and no receive brings, but one by their numbers."""
         self._interrupted = asyncio.Event()
 
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
@@ -109,13 +109,20 @@ class FakeInbox:
         inbox = self if queue is None else self.others[queue]
         there = [one for one in inbox.all_there() if one.sequence_number >= number][:count]
         seen = [seen_of(one.sequence_number, one.payload, one.enqueued_ms) for one in there]
-        return [replace(one, is_active=one.sequence_number not in self.deferred) for one in seen]
+        return [
+            replace(
+                one,
+                is_active=one.sequence_number not in self.deferred,
+                is_deferred=one.sequence_number in self.deferred,
+            )
+            for one in seen
+        ]
+
+    async def receive_deferred(self, numbers: Sequence[int]) -> Sequence[Delivery]:
+        return []
 
     def all_there(self) -> list[Delivery]:
         return self.waiting
-
-    async def is_empty(self, before_ms: int) -> bool:
-        return not self.all_there()
 
     async def close(self) -> None:
         return
@@ -169,7 +176,7 @@ class LockingInbox(FakeInbox):
         self._interrupted.clear()
         until = self.loop.now_ms() + int(seconds * 1000)
         while not (taken := self._lock(count)) and self.loop.now_ms() < until:
-            lapses = [locked for _, locked in self.stored.values()]
+            lapses = [locked for number, (_, locked) in self.stored.items() if number not in self.deferred]
             wait_ms = max(1, min([until, *lapses]) - self.loop.now_ms())
             try:
                 async with asyncio.timeout(wait_ms / 1000):
@@ -183,10 +190,16 @@ class LockingInbox(FakeInbox):
         return [delivery for _, (delivery, _) in sorted(self.stored.items())]
 
     def _lock(self, count: int) -> list[Delivery]:
+        return self._locked([number for number in sorted(self.stored) if number not in self.deferred], count)
+
+    async def receive_deferred(self, numbers: Sequence[int]) -> Sequence[Delivery]:
+        return self._locked([number for number in numbers if number in self.deferred], len(numbers))
+
+    def _locked(self, numbers: Sequence[int], count: int) -> list[Delivery]:
         now = self.loop.now_ms()
-        free = [number for number, (_, locked) in self.stored.items() if locked <= now]
+        free = [number for number in numbers if number in self.stored and self.stored[number][1] <= now]
         taken = []
-        for number in sorted(free)[:count]:
+        for number in free[:count]:
             delivery = replace(self.stored[number][0], locked_until_ms=now + self.lock_ms)
             self.stored[number] = (delivery, now + self.lock_ms)
             taken.append(delivery)

@@ -47,7 +47,7 @@ On a cluster pairbus must be installed on the workers; they need no files: conne
 
 \b
 Exit codes: 0 done or stopped, 1 something could not be delivered (--once), 2 wrong usage, 3 could not reach a namespace, was refused,
-or nothing moved for 30 s or only messages that somebody deferred are left (--once, local).
+or nothing moved for 30 s or only deferred messages are left that another receiver has locked (--once, local).
 """
 
 
