@@ -10,7 +10,7 @@ import datetime
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,7 +122,8 @@ class SenderCore:
 
     # --- what the public methods do ---------------------------------------------------------------
 
-    async def _do_send(self, message: Messages, timeout: float | None) -> None:
+    def _do_send(self, message: Messages, timeout: float | None) -> Coroutine[Any, Any, None]:
+        """What brings a message to its end. Not a coroutine itself: each one costs every send."""
         if self._is_closed or self._client._is_ended:
             self._check_live()
         # The usual message is seen first: a healthy send should cost what it costs without us.
@@ -132,10 +133,10 @@ class SenderCore:
         else:
             prepared, count = prepared_for_sending(message)
             if count == 0:
-                return
+                return _nothing()
         if timeout is not None:
             _check_timeout(timeout)
-        await self._deliver(Send(prepared, count, self._state.clock(), timeout))
+        return self._deliver(Send(prepared, count, self._state.clock(), timeout))
 
     async def _do_schedule(
         self, messages: Message | Iterable[Message], due: datetime.datetime, timeout: float | None
@@ -541,7 +542,7 @@ class SenderCore:
                 sender = self._client.secondary.get_queue_sender(queue)
                 handlers.set_retries(sender, BACKLOG_RETRIES)
                 handlers.watch_attempts(sender, notice, is_refusal)
-                link = self._backlog[queue] = self._runtime.link(sender, _always)
+                link = self._backlog[queue] = self._runtime.link(sender, lambda: True)
                 self._client._links.add(link)
             return link
 
@@ -582,8 +583,8 @@ async def close_link(runtime: Runtime, link: Link) -> None:
         return
 
 
-def _always() -> bool:
-    return True
+async def _nothing() -> None:
+    """An empty send."""
 
 
 def warn_unsupported(options: dict[str, Any]) -> None:
