@@ -447,3 +447,29 @@ async def test_sessions_of_queues_beyond_the_count_are_looked_for_and_the_event_
     assert f"`pairbus backlog drain p/{TRANSFER_SEGMENT}/2` delivers them" in told[0]
     assert "backlog_queue_count of 3 or more" in told[0]
     assert "backlog drain" not in told[1]
+
+
+async def test_a_client_that_is_dropped_is_kept_by_its_background_work_alone(loop: VirtualLoop) -> None:
+    seen: list[object] = []
+
+    def dropped() -> weakref.ref[PairedServiceBusClient]:
+        primary: Any = FakeClient("p.servicebus.windows.net")
+        secondary: Any = FakeClient("s.servicebus.windows.net")
+        client = PairedServiceBusClient(
+            primary, secondary, on_event=lambda event: seen.append(client.is_paired)
+        )
+        client._state.paired_with(QUEUES)
+        client.fail_over("orders")
+        return weakref.ref(client)
+
+    reference = dropped()
+    await asyncio.sleep(1)
+    gc.collect()
+    client = reference()
+    assert client is not None, "it goes on asking whether the entity is back"
+    client.mark_healthy("orders")
+    del client
+    await asyncio.sleep(1)
+    gc.collect()
+    assert reference() is None, "its own callback does not keep it"
+    assert seen

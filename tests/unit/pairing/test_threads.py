@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from azure.servicebus.exceptions import OperationTimeoutError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing.runtime import thread_runtime as runtime
 from pairbus.pairing.runtime.attempts import LinkClosed
@@ -323,6 +323,38 @@ def test_a_receiver_whose_opening_was_cut_off_leaves_no_socket(
     finally:
         gc.enable()
         connected.close()
+
+
+@pytest.mark.promise("P44")
+def test_closing_ends_a_ping_that_waits_for_a_silent_primary(
+    peer: socket.socket, client: ServiceBusClient
+) -> None:
+    subject = runtime.ThreadRuntime()
+    sender = client.get_queue_sender("orders")
+    handlers.set_retries(sender, 0)
+    handlers.free_sockets(sender)
+    ended = threading.Event()
+
+    async def ping() -> None:
+        try:
+            async with subject.limit(sender, 60.0):
+                sender.send_messages(ServiceBusMessage("x"), timeout=60)
+        except ServiceBusError:
+            ended.set()
+
+    gc.disable()
+    try:
+        subject.spawn(ping)
+        connected, _ = peer.accept()
+        runtime.run(subject.stop_tasks(WAIT_SECONDS))
+        assert ended.is_set(), "it waits for the peer, and closing the client would take its connection away"
+        client.close()
+        port = connected.getpeername()[1]
+        assert [one for one in gc.get_objects() if _is_from(one, port)] == []
+    finally:
+        gc.enable()
+        connected.close()
+        runtime.run(subject.end(WAIT_SECONDS))
 
 
 def _is_from(found: object, port: int) -> bool:

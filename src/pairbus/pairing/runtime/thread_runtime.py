@@ -23,6 +23,8 @@ WATCH_SECONDS: Final = 0.1
 """How often the watcher looks for calls that overrun."""
 CUT_AGAIN_SECONDS: Final = 0.5
 """Seconds after which a call that was cut off and goes on is cut off again."""
+STOP_SECONDS: Final = 1.0
+"""How long work in the background may take to end by itself when the client is closed, before its connections are cut."""
 IDLE_TURNS: Final = 20
 """After so many looks without a call the watcher ends; the next call starts another one."""
 
@@ -123,12 +125,17 @@ class ThreadRuntime:
             raise
 
     async def stop_tasks(self, seconds: float) -> None:
-        # A thread cannot be cancelled: each notices by itself that the client has ended.
-        until = time.monotonic() + seconds
+        # A thread cannot be cancelled: each notices by itself that the client has ended, unless it waits for a silent peer. Its
+        # connection is then ended here, before closing the clients takes it off its sender, where nobody would find it any more.
+        begun = time.monotonic()
+        cut_from, until = begun + min(STOP_SECONDS, seconds / 2), begun + seconds
         with self._lock:
             others = [thread for thread in self._running if thread is not threading.current_thread()]
         for thread in others:
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(max(0.0, cut_from - time.monotonic()))
+            while thread.is_alive() and time.monotonic() < until:
+                self.limits.cut()
+                thread.join(WATCH_SECONDS)
 
     async def end(self, seconds: float) -> None:
         self.limits.end(seconds)
@@ -219,6 +226,11 @@ class Limits:
         self._ended.set()
         if watcher is not None and watcher is not threading.current_thread():
             watcher.join(max(0.0, seconds))
+
+    def cut(self) -> None:
+        """Cut every call in progress, but for those of links."""
+        for call in list(self._calls.values()):
+            handlers.cut_socket(call.handler)
 
     def start_over(self) -> None:
         """In a forked process: the parent's watcher is not here, and nobody will release its locks."""
