@@ -289,7 +289,8 @@ def test_certificates_of_rows_that_cannot_be_true_are_the_same(spark: SparkEngin
         {**good, "sha256": None, "body_sha256": SHA}, {**good, "sha256": ""}, {**good, "sequence_number": "1"}, {**good, "sequence_number": 2**63},
         {**good, "kind": "entity-deleted", "sha256": None}, {**good, "message_id": "ä\u202e<b>"}, {**good, "destination": "ORDERS/Ä"},
     ]  # fmt: skip
-    (tmp_path / "sent.jsonl").write_text("\n".join([*LINES, *map(json.dumps, lines)]))
+    text = "\n".join([*LINES, *map(json.dumps, lines)])
+    (tmp_path / "sent.jsonl").write_bytes(text.encode() + b'\r\n{"entity": "\xff\xfe"}\n')
     received = write(tmp_path / "received.parquet", [row("received", "a"), row("received", "unknown")])
 
     found = certificates(spark, tmp_path, {SENT: [str(tmp_path / "sent.jsonl")], RECEIVED: [received]})

@@ -199,7 +199,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Answer:
     done: ReconciledLedgers
     if engine == "spark":
         on_spark = SparkEngine(small_session()).reconcile(inputs, None, with_body=True, with_order=True)
-        messages = on_spark.messages.where("status IS NULL").select("destination", *summed).toArrow()
+        messages = on_spark.messages.where("tally IS NULL").select("destination", *summed).toArrow()
         done = on_spark
     else:
         here = arrow.reconcile(inputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from pairbus.reports.engines.gaps import Hidden
 ZERO: Final = pa.scalar(0, LONG)
 
 
-def fates_of(grouped: pa.Table, until: datetime | None, hidden: Hidden) -> pa.Table:
+def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Table:
     """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
     was the drain's send, or the send whose answer never came.
     """
@@ -49,8 +48,8 @@ def fates_of(grouped: pa.Table, until: datetime | None, hidden: Hidden) -> pa.Ta
     # The same id and body accepted again and there once is one message, recorded twice.
     is_absorbed = pc.and_(pc.not_equal(column["message_id"], ""), pc.greater(kept, ZERO))
     is_late = pc.is_null(accepted)  # none
-    if until is not None:
-        is_late = pc.fill_null(pc.greater_equal(accepted_ms, int(until.timestamp() * 1000)), False)
+    if until_ms is not None:
+        is_late = pc.fill_null(pc.greater_equal(accepted_ms, until_ms), False)
     is_hidden = pc.fill_null(pc.less(accepted_ms, hidden.nowhere_before_ms), False)
     nowhere = pc.if_else(is_absorbed, ZERO, rest)
     lost = pc.if_else(is_late, ZERO, nowhere)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from pairbus.reports.engines.arrow.rows import LONG, TEXT
+from pairbus.reports.engines.arrow.rows import LONG, TEXT, zeros
 from pairbus.reports.engines.audit_log import (
     DELIVERED_TOPIC,
     GREATEST,
@@ -19,103 +19,135 @@ from pairbus.reports.engines.audit_log import (
     OUTSIDE,
 )
 
-_HOW: Final = {"ms": "min", "sequence_number": "min", "session": "max"}
+SLOT: Final = "slot"
+"""What rows of a message are seen together in before they count: of a listing, rows with the same place and sequence number, which are the same
+message however often it is listed; of a topic, the deliveries of one subscription. Null for all other rows.
+"""
+ONCE: Final = ("parked", *LISTED)
+"""What the rows of one slot say once."""
 
 
-def grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """One row for each key, with every measure added up (0 where no input can say it) and the columns of LEAST and GREATEST."""
-    rows = _outside_counted(rows, measures)
-    if DELIVERED_TOPIC in measures:
-        rows = _topics_joined(rows, measures)
-    aggregates: list[tuple[str, str]] = [
-        (name, "max" if name == DELIVERED_TOPIC else "sum") for name in measures
-    ]
-    aggregates.append(("session", "max"))
+def how(measures: Sequence[str]) -> dict[str, str]:
+    """The columns of grouped rows, and how those of several rows become one."""
+    found = dict.fromkeys(measures, "sum")
+    for columns, of in ((LEAST, "min"), (GREATEST, "max")):
+        found |= {name: of for name, (_, said_by) in columns.items() if not set(said_by).isdisjoint(measures)}
+    return {**found, "session": "max"}
+
+
+def how_at_last(measures: Sequence[str]) -> dict[str, str]:
+    """The same for rows of which each is a slot: deliveries by several subscriptions are one arrival at the topic, so of each message the
+    subscription with the most counts.
+    """
+    found = how(measures)
+    return {**found, DELIVERED_TOPIC: "max"} if DELIVERED_TOPIC in found else found
+
+
+def with_slots(said: pa.Table, role: str, measures: Sequence[str]) -> pa.Table:
+    """Rows that can be grouped: KEY, ``ms``, SLOT and the columns of ``how``."""
+    columns = {name: said[name] for name in (*KEY, "ms")}
+    columns[SLOT] = _slots(said, role, measures)
+    columns |= {name: said[name] for name in measures}
     for name, (column, said_by) in (*LEAST.items(), *GREATEST.items()):
-        says = pa.scalar(False)
-        for measure in said_by:
-            if measure in measures:
-                says = pc.or_(says, pc.greater(rows[measure], 0))
-        values = pc.if_else(says, rows[column], pa.scalar(None, LONG))
-        rows = rows.append_column(
-            name, values if not isinstance(values, pa.Scalar) else pa.nulls(rows.num_rows, LONG)
-        )
-        aggregates.append((name, "min" if name in LEAST else "max"))
-    found = _renamed(rows.group_by([*KEY]).aggregate(aggregates), KEY)
-    for name in MEASURES:
-        column = found[name].cast(LONG) if name in measures else pa.array([0] * found.num_rows, LONG)
-        found = found.drop_columns([name]) if name in measures else found
-        found = found.append_column(name, column)
+        says = _says(said, [measure for measure in said_by if measure in measures])
+        if says is not None:
+            columns[name] = pc.if_else(says, said[column], pa.scalar(None, LONG))
+    return pa.table({**columns, "session": said["session"]})
+
+
+def _says(rows: pa.Table, measures: Sequence[str]) -> Any:
+    """Whether each row says one of the measures; None if none can."""
+    found = None
+    for name in measures:
+        says = pc.greater(rows[name], 0)
+        found = says if found is None else pc.or_(found, says)
     return found
 
 
-def listed_once(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """The rows of one input without repetitions of listings: the same place and sequence number is the same message."""
-    says: Any = pa.scalar(False)
-    for name in LISTED:
-        if name in measures:
-            says = pc.or_(says, pc.greater(rows[name], 0))
-    if isinstance(says, pa.Scalar):
-        return rows
-    is_listed = pc.and_(says, pc.fill_null(pc.greater(rows["sequence_number"], 0), False))
-    listed = rows.filter(is_listed)
-    if not listed.num_rows:
-        return rows
-    names = [*KEY, "place", "sequence_number"]
-    how = {**_HOW, **dict.fromkeys(measures, "max")}
-    rest = [name for name in rows.column_names if name not in names]
-    once = _renamed(listed.group_by(names).aggregate([(name, how[name]) for name in rest]), names)
-    others = rows.filter(pc.invert(is_listed))
-    return pa.concat_tables([others, once.select(rows.column_names).cast(rows.schema)])
+def _slots(said: pa.Table, role: str, measures: Sequence[str]) -> Any:
+    slots: Any = pa.nulls(said.num_rows, TEXT)
+    listed = _says(said, [name for name in LISTED if name in measures])
+    if listed is not None:
+        is_slot = pc.and_(listed, pc.fill_null(pc.greater(said["sequence_number"], 0), False))
+        if pc.any(is_slot).as_py():
+            numbers = said["sequence_number"].cast(TEXT)
+            names = pc.binary_join_element_wise(role, pc.fill_null(said["place"], ""), numbers, "\n")
+            slots = pc.if_else(is_slot, names, slots)
+    if DELIVERED_TOPIC in measures:
+        slots = pc.if_else(pc.greater(said[DELIVERED_TOPIC], 0), said["place"], slots)
+    return slots
 
 
-def _outside_counted(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """Of messages without an id the sends and arrivals at their destination that the drain cannot have made: before the first was parked, or
-    after the last was drained.
+def grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
+    """One row for each message, with the columns of ``complete``."""
+    rows, measures = _outside_counted(rows, measures)
+    is_slot = pc.is_valid(rows[SLOT])
+    if pc.any(is_slot).as_py():
+        slots = _grouped(rows.filter(is_slot), (*KEY, SLOT), how(measures))
+        for name in ONCE:
+            if name in measures:
+                once = pc.min_element_wise(slots[name], pa.scalar(1, LONG))
+                slots = slots.set_column(slots.column_names.index(name), name, once)
+        others = rows.filter(pc.invert(is_slot)).select(slots.column_names)
+        rows = pa.concat_tables([others.cast(slots.schema), slots])
+    return complete(_grouped(rows, KEY, how_at_last(measures)))
+
+
+def _grouped(rows: pa.Table, key: Sequence[str], columns: Mapping[str, str]) -> pa.Table:
+    found = rows.group_by([*key]).aggregate([*columns.items()])
+    return found.rename_columns(
+        [name if name in key else name.rpartition("_")[0] for name in found.column_names]
+    )
+
+
+def complete(rows: pa.Table) -> pa.Table:
+    """Grouped rows with every measure (0 where no input can say it) and the columns of LEAST and GREATEST."""
+    there = set(rows.column_names)
+    columns = {name: rows[name] for name in (*KEY, "session")}
+    for name in MEASURES:
+        columns[name] = rows[name].cast(LONG) if name in there else zeros(rows.num_rows)
+    for name in (*LEAST, *GREATEST):
+        columns[name] = rows[name] if name in there else pa.nulls(rows.num_rows, LONG)
+    return pa.table(columns)
+
+
+def _outside_counted(rows: pa.Table, measures: Sequence[str]) -> tuple[pa.Table, Sequence[str]]:
+    """With OUTSIDE: of messages without an id the sends and arrivals at their destination that the drain cannot have made, because they were before
+    the first was parked, or after the last was drained. Rows and measures stay as they are if no such message was parked.
     """
-    names = [name for name in OUTSIDE if name in measures]
     is_nameless = pc.equal(rows["message_id"], "")
     if (
         "sent_backlog" not in measures
         or not pc.any(pc.and_(is_nameless, pc.greater(rows["sent_backlog"], 0))).as_py()
     ):
-        return rows
+        return rows, measures
     key = ["destination", "hash"]
     marked = rows.append_column("hash", pc.fill_null(rows["body"], "")).append_column(
         "at", pa.array(range(rows.num_rows), LONG)
     )
-    bounds = _drained_between(marked.filter(is_nameless), measures, key)
-    found = marked.select([*key, "at"]).filter(is_nameless).join(bounds, key, join_type="inner")
+    nameless = marked.filter(is_nameless)
+    parked = complete(_grouped(nameless, KEY, how(measures)))
+    parked = parked.filter(pc.is_valid(parked["backlog_ms"]))
+    bounds = pa.table({"destination": parked["destination"], "hash": pc.fill_null(parked["body"], ""), **drained_between(parked)})  # fmt: skip
+    found = nameless.select([*key, "at"]).join(bounds, key, join_type="inner")
     first, last = _by_row(found, "first_ms", rows.num_rows), _by_row(found, "last_ms", rows.num_rows)
     is_outside = pc.or_(
         pc.fill_null(pc.less(rows["ms"], first), False), pc.fill_null(pc.greater(rows["ms"], last), False)
     )
-    for name in names:
-        column = pc.if_else(is_outside, rows[OUTSIDE[name]], pa.scalar(0, pa.int8()))
-        rows = rows.set_column(rows.column_names.index(name), name, column)
-    return rows
+    added = [name for name, of in OUTSIDE.items() if of in measures]
+    for name in added:
+        rows = rows.append_column(name, pc.if_else(is_outside, rows[OUTSIDE[name]], pa.scalar(0, pa.int8())))
+    return rows, (*measures, *added)
 
 
-def _drained_between(rows: pa.Table, measures: Sequence[str], key: Sequence[str]) -> pa.Table:
-    """Of each message without an id that was parked: when the first was parked, and when the last was drained; null if that is not known."""
-    zero, none = pa.array([0] * rows.num_rows, LONG), pa.scalar(None, LONG)
-    is_drained = pc.greater(rows["drained"], 0) if "drained" in measures else pc.less(zero, 0)
-    columns = {
-        **{name: rows[name] for name in key},
-        "sent": rows["sent_backlog"].cast(LONG),
-        "entered": rows["entered"].cast(LONG) if "entered" in measures else zero,
-        "first": pc.if_else(pc.greater(rows["sent_backlog"], 0), rows["ms"], none),
-        "drained": pc.if_else(is_drained, rows["ms"], none),
+def drained_between(parked: pa.Table) -> dict[str, Any]:
+    """Of messages that were parked: when the first was parked, and when the last was drained; null if that is not known."""
+    last = pc.coalesce(parked["drained_ms"], pc.subtract(parked["backlog_ms"], 1))
+    is_partly_known = pc.less(parked["entered"], parked["sent_backlog"])
+    return {
+        "first_ms": parked["backlog_ms"],
+        "last_ms": pc.if_else(is_partly_known, pa.scalar(None, LONG), last),
     }
-    sums = (
-        pa.table(columns)
-        .group_by([*key])
-        .aggregate([("sent", "sum"), ("entered", "sum"), ("first", "min"), ("drained", "max")])
-    )
-    sums = sums.filter(pc.is_valid(sums["first_min"]))
-    last = pc.coalesce(sums["drained_max"], pc.subtract(sums["first_min"], 1))
-    last = pc.if_else(pc.less(sums["entered_sum"], sums["sent_sum"]), none, last)
-    return pa.table({**{name: sums[name] for name in key}, "first_ms": sums["first_min"], "last_ms": last})
 
 
 def _by_row(found: pa.Table, name: str, count: int) -> pa.Array:
@@ -126,38 +158,15 @@ def _by_row(found: pa.Table, name: str, count: int) -> pa.Array:
     return pa.array(values, LONG)
 
 
-def _topics_joined(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """Deliveries by several subscriptions are one arrival at the topic: of each message the subscription with the most counts."""
-    is_topic = pc.greater(rows[DELIVERED_TOPIC], 0)
-    numbers = [*measures, "ms", "sequence_number"]
-    texts = [*KEY, "session"]
-    plain = rows.filter(pc.invert(is_topic)).drop_columns(["place"])
-    topics = rows.filter(is_topic)
-    if not topics.num_rows:
-        return plain
-    topics = _renamed(
-        topics.group_by([*KEY, "place"]).aggregate(
-            [(name, _HOW.get(name, "sum")) for name in (*numbers, "session")]
-        ),
-        (*KEY, "place"),
-    )
-    topics = topics.select([*texts, *numbers])
-    plain = plain.select([*texts, *numbers])
-    schema = pa.schema(
-        [plain.schema.field(name) if name in texts else pa.field(name, LONG) for name in plain.column_names]
-    )
-    return pa.concat_tables([plain.cast(schema), topics.cast(schema)])
-
-
-def _renamed(found: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Aggregated columns without the name of what was done with them."""
-    return found.rename_columns(
-        [name if name in keys else name.rpartition("_")[0] for name in found.column_names]
-    )
-
-
 def nothing(measures: Sequence[str]) -> pa.Table:
     """Rows of no ledger."""
-    texts = [(name, TEXT) for name in (*KEY, "place", "session")]
-    numbers = [(name, LONG) for name in ("ms", "sequence_number")]
-    return pa.schema([*texts, *numbers, *((name, pa.int8()) for name in measures)]).empty_table()
+    return row_schema(measures).empty_table()
+
+
+def row_schema(measures: Sequence[str]) -> pa.Schema:
+    """The columns of ``with_slots``."""
+    kinds = {name: pa.int8() for name in measures} | {"session": TEXT}
+    texts = [(name, TEXT) for name in KEY]
+    return pa.schema(
+        [*texts, ("ms", LONG), (SLOT, TEXT), *((name, kinds.get(name, LONG)) for name in how(measures))]
+    )

@@ -40,13 +40,9 @@ def reordered(known: pa.Table) -> tuple[Bar, ...]:
     return histogram_of((*key, count) for key, count in counts.items())
 
 
-def session_order(known: pa.Table, found: Sequence[Bar]) -> SessionOrder | None:
-    """The same inside of sessions; None: no message has one. ``found``: what ``reordered`` has found, which includes these."""
+def session_order(known: pa.Table) -> SessionOrder:
+    """The same inside of sessions."""
     known = known.filter(pc.is_valid(known["session"]))
-    if not known.num_rows:
-        return None
-    if not found:
-        return SessionOrder(0, ())
     messages: Counter[tuple[str, ...]] = Counter()
     latest: dict[tuple[str, ...], int] = {}
     for session, lag, _ in _lagging(known, ("destination", "session")):

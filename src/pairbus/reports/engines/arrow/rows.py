@@ -199,6 +199,10 @@ def first_reason(conditions: Sequence[tuple[Any, str]]) -> Any:
     )
 
 
+def zeros(count: int, kind: pa.DataType = LONG) -> pa.Array:
+    return pa.repeat(pa.scalar(0, kind), count)
+
+
 def source_uri(path: str) -> str:
     """The name of a file, as Spark writes it."""
     return "file://" + quote(path, safe="/=~!$&'()*+,;:@")

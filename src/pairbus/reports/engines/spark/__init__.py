@@ -59,4 +59,4 @@ class SparkEngine:
             None if moment is None else int(moment.timestamp() * 1000) for moment in (since, until)
         )
         ledgers = read_ledgers(self.spark, inputs, with_body, primaries, since_ms, until_ms)
-        return reconcile(ledgers, until, with_order)
+        return reconcile(ledgers, until_ms, with_order)

@@ -1,15 +1,20 @@
-"""Files on Spark: lines of JSON, cells of CSV, Parquet that other programs read as well."""
+"""Files on Spark: lines of JSON, cells of CSV, Parquet that other programs read as well; and functions on Arrow batches."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from pairbus.reports.inputs import MILLISECONDS_PATTERN, TIME_PATTERN
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
 JSON_OPTIONS: Final = {
     "mode": "PERMISSIVE",
@@ -21,6 +26,13 @@ JSON_OPTIONS: Final = {
 """Strict JSON; a line that is not is kept whole in ``_raw``."""
 
 
+_DDL: Final = {
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.int8(): "tinyint",
+    pa.bool_(): "boolean",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}
 _TIME_TYPE: Final = "spark.sql.parquet.outputTimestampType"
 
 
@@ -33,6 +45,20 @@ def write_parquet(rows: DataFrame, path: str) -> None:
         rows.write.mode("overwrite").parquet(path)
     finally:
         conf.set(_TIME_TYPE, before)
+
+
+def mapped(
+    rows: DataFrame,
+    function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """What ``function`` makes of the batches of each task. This is ``DataFrame.mapInArrow``, which refuses to work without pandas, although neither
+    it nor the function needs it.
+    """
+    columns = ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)
+    made: Any = UserDefinedFunction(function, columns, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column = made(*[rows[name] for name in rows.columns])
+    return DataFrame(rows._jdf.mapInArrow(column._jc, False, None), rows.sparkSession)
 
 
 def source_column() -> Column:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from pairbus.reports.certificate.value import BOUNDS_MS, NAMED_MAX, Bar, OvertakenSession, SessionOrder
+from pairbus.reports.certificate.value import BOUNDS_MS, MINUTE_MS, NAMED_MAX, OvertakenSession, SessionOrder
+from pairbus.reports.engines.spark.files import mapped
+from pairbus.reports.engines.spark.tasks import SESSIONS, first_sessions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MINUTE_MS: Final = 60_000
 SLICE_NUMBERS: Final = 65_536
 """Sequence numbers that one window looks through."""
 SLICE_MS: Final = MINUTE_MS
@@ -34,30 +35,21 @@ def reordered(known: DataFrame) -> DataFrame:
     return lagging.groupBy(bucket(f.col("lag")).alias("bucket"), "is_detoured").count()
 
 
-def session_order(known: DataFrame, found: Sequence[Bar]) -> SessionOrder | None:
-    """The same inside of sessions; None: no message has one. ``found``: what ``reordered`` has found, which includes these."""
-    known = known.where(f.col("session").isNotNull())
-    if not found:
-        return SessionOrder(0, ()) if known.head(1) else None
+def session_order(known: DataFrame) -> SessionOrder:
+    """The same inside of sessions."""
     sessions = (
-        _lagging(known, ("destination", "session"))
+        _lagging(known.where(f.col("session").isNotNull()), ("destination", "session"))
         .groupBy("destination", "session")
         .agg(f.count(f.lit(1)).alias("messages"), f.max("lag").alias("latest"))
     )
-    first = Window.orderBy(f.desc("messages"), "destination", "session")
-    rows = (
-        sessions.select("*", f.count(f.lit(1)).over(Window.partitionBy()).alias("sessions"))
-        .withColumn("at", f.row_number().over(first))
-        .where(f.col("at") <= NAMED_MAX)
-        .orderBy("at")
-        .collect()
-    )
-    if not rows:
-        return SessionOrder(0, ()) if known.head(1) else None
-    named = tuple(
-        OvertakenSession(row["destination"], row["session"], row["messages"], row["latest"]) for row in rows
-    )
-    return SessionOrder(rows[0]["sessions"], named)
+    rows = mapped(sessions, first_sessions, SESSIONS).collect()
+    named = [
+        OvertakenSession(row["destination"], row["session"], row["messages"], row["latest"])
+        for row in rows
+        if row["session"] is not None
+    ]
+    named.sort(key=lambda one: (-one.messages, one.destination, one.session))
+    return SessionOrder(sum(row["sessions"] for row in rows), tuple(named[:NAMED_MAX]))
 
 
 def _lagging(known: DataFrame, by: Sequence[str]) -> DataFrame:

@@ -1,0 +1,360 @@
+"""What the rows of ledgers say, each about one message. Both engines judge by these rules: here whole files, on Spark the batches of a task.
+
+What a row says about its message follows from its kind, its paths and its detail. There are few of those combinations, so each is judged
+once, in plain Python; everything that differs from row to row is done by column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import compute as pc
+
+from pairbus.reports.engines import audit_log as log
+from pairbus.reports.engines.arrow.rows import LONG, TEXT, TIME, first_reason, raw_rows, zeros
+from pairbus.reports.engines.audit_log import (
+    BACKLOG,
+    CANCELLED,
+    COLUMNS,
+    DEAD_LETTER,
+    DEAD_LETTERED,
+    DELETABLE,
+    DELIVERED_TOPIC,
+    DELIVERIES,
+    DRAINED,
+    ENTITY_DELETED,
+    EXPIRED,
+    HELD,
+    MEASURES,
+    MEASURES_OF,
+    NOTES,
+    OUTSIDE,
+    RECEIVED,
+    SENDS,
+    SENT,
+    SPOOL,
+)
+from pairbus.reports.engines.gaps import Note
+from pairbus.reports.engines.primaries import DIRECT_ROLES, PARKED_ROLES, Choice, Seen, namespace_key
+
+TYPES: Final = {**dict.fromkeys(COLUMNS, TEXT), "sequence_number": LONG, "time": TIME}
+QUARANTINE: Final = pa.schema([("role", TEXT), ("source", TEXT), ("reason", TEXT), ("raw", TEXT)])
+MARKS: Final = (ENTITY_DELETED, *NOTES)
+"""Kinds of rows that are not about one message. There are few such rows."""
+_BACKLOG_PATH: Final = re.compile(log.BACKLOG_PATTERN)
+_HASH: Final = "^[0-9a-fA-F]{64}$"
+_NUMBER: Final = pa.int8()
+
+
+# -- one row ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Saying:
+    """What rows of one kind, path and detail say."""
+
+    reason: str | None
+    destination: str
+    place: str | None
+    measures: Mapping[str, int]
+
+
+def _saying(
+    role: str, kind: str | None, entity: str | None, destination: str | None, is_ttl: bool
+) -> _Saying:
+    kind = kind.lower() if kind else log.KIND_DEFAULTS[role]
+    place = None if entity is None else entity.lower()
+    path = place or ""
+    is_backlog = bool(_BACKLOG_PATH.match(path))
+    is_dead, is_topic = path.endswith(log.DEAD_LETTER_PATH), log.SUBSCRIPTIONS_PATH in path
+    if destination:
+        path = destination.lower()
+    elif is_topic:
+        path = path.partition(log.SUBSCRIPTIONS_PATH)[0]
+    elif is_dead:
+        path = path.removesuffix(log.DEAD_LETTER_PATH)
+    path = path.lstrip("/")
+    has_lapsed = kind == EXPIRED or (is_ttl and (kind == DEAD_LETTERED or role == DEAD_LETTER))
+    if kind not in log.KINDS:
+        return _Saying(log.BAD_KIND, path, place, {})
+    measures = _measures(role, kind, is_backlog, is_dead, is_topic, has_lapsed)
+    return _Saying(None, path, place, measures)
+
+
+def _measures(
+    role: str, kind: str, is_backlog: bool, is_dead: bool, is_topic: bool, has_lapsed: bool
+) -> dict[str, int]:
+    """What a row says about its message, and what it takes back: places in the backlog are counted up and down, so that a whole audit
+    shows what is left there.
+    """
+    if role == SENT:
+        return {"sent_backlog" if is_backlog else "sent_direct": 1} if kind in SENDS else {}
+    if role == RECEIVED:
+        if is_backlog:
+            return {}
+        if has_lapsed:
+            return {"expired_there": 1}
+        if kind == DEAD_LETTERED:
+            return {"dead_there": 1}
+        if is_dead:
+            return {}
+        if kind == CANCELLED:
+            return {"cancelled_there": 1}
+        if kind in DELIVERIES:
+            return {DELIVERED_TOPIC if is_topic else "delivered": 1}
+        return {"stored": 1} if kind == "sent" else {}
+    if kind in MARKS:
+        return {}
+    if role == SPOOL:
+        return {"spool": 1}
+    if role == DEAD_LETTER:
+        if is_backlog:
+            return {"parked": 1, "expired_listed" if has_lapsed else "aside_listed": 1}
+        return {"dead_expired" if has_lapsed else "dead": 1}
+    return _backlog_measures(kind, is_dead, has_lapsed) if is_backlog else {}
+
+
+def _backlog_measures(kind: str, is_dead: bool, has_lapsed: bool) -> dict[str, int]:
+    """Of a row about a backlog queue, or its dead-letter queue, in an audit log or a listing."""
+    left = -1 if kind in (*DELIVERIES, *log.REMOVED, EXPIRED, DEAD_LETTERED) else 0
+    if is_dead:
+        if kind in HELD:
+            return {"parked": 1, "aside_listed": 1}
+        return {"aside": left, "cancelled": 1} if kind == CANCELLED else {"aside": left}
+    if kind in HELD:
+        return {"parked": 1, "backlog_listed": 1}
+    if kind == "sent":
+        return {"parked": 1, "backlog": 1, "entered": 1}
+    gone = {"backlog": left}
+    if kind == DRAINED:
+        return {**gone, "drained": 1}
+    if kind == CANCELLED:
+        return {**gone, "cancelled": 1}
+    if has_lapsed:
+        return {**gone, "expired": 1}
+    return {**gone, "aside": 1} if kind == DEAD_LETTERED else gone
+
+
+def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
+    """For each row the number of its saying; and the sayings."""
+    is_ttl = pc.fill_null(pc.equal(rows["detail"], log.REASON_EXPIRED), False)
+    columns = [rows["kind"], rows["entity"], rows["destination"], is_ttl]
+    code = zeros(rows.num_rows)
+    values: list[list[Any]] = []
+    for column in columns:
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        values.append(encoded.dictionary.to_pylist())
+        code = pc.add(pc.multiply(code, max(1, len(values[-1]))), encoded.indices.cast(LONG))
+    distinct = code.dictionary_encode()
+    found = []
+    for number in distinct.dictionary.to_pylist():
+        parts = []
+        for options in reversed(values):
+            number, at = divmod(number, max(1, len(options)))
+            parts.append(options[at])
+        late, destination, entity, kind = parts
+        found.append(_saying(role, kind, entity, destination, late))
+    return distinct.indices, found
+
+
+# -- all rows of an input -----------------------------------------------------------------------------
+
+
+def measures_of(roles: Iterable[str]) -> tuple[str, ...]:
+    """What the rows of these inputs can say, but for what is found only when the rows of a message are seen together (OUTSIDE)."""
+    given = list(roles)
+    return tuple(
+        name for name in MEASURES if name not in OUTSIDE and any(name in MEASURES_OF[role] for role in given)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of rows."""
+
+    measures: tuple[str, ...]
+    with_body: bool = True
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the rows of one input say."""
+
+    said: pa.Table
+    """The rows that say something: ``namespace``, KEY, ``place``, ``ms``, ``sequence_number``, ``session`` and the measures."""
+    reason: Any
+    """Of each row, why it cannot be true; null if it can."""
+    other: int
+    """Rows that can be true and say nothing of a message."""
+    marks: pa.Table
+    """Those of them whose kind is one of MARKS."""
+
+
+def judged(rows: pa.Table, role: str, question: Question) -> Judged:
+    """Judge the rows of an input, with the columns TYPES and ``broken``."""
+    codes, sayings = _sayings(rows, role)
+    by_code = {
+        "reason": pa.array([saying.reason for saying in sayings], TEXT),
+        "destination": pa.array([saying.destination for saying in sayings], TEXT),
+        "place": pa.array([saying.place for saying in sayings], TEXT),
+    }
+    kind = pc.utf8_lower(rows["kind"])
+    is_note = pc.fill_null(pc.is_in(kind, pa.array(NOTES, TEXT)), False)
+    is_mark = pc.or_(is_note, pc.fill_null(pc.equal(kind, ENTITY_DELETED), False))
+    given = pc.coalesce(rows["sha256"], rows["body_sha256"])
+    is_hash = pc.fill_null(pc.match_substring_regex(given, _HASH), False)
+    destination = by_code["destination"].take(codes)
+    conditions = [
+        (pc.is_valid(rows["broken"]), log.NOT_JSON),
+        (pc.is_valid(by_code["reason"].take(codes)), log.BAD_KIND),
+        (pc.is_null(rows["time"]), log.NO_TIME),
+        (pc.is_null(rows["message_id"]), log.NO_ID),
+        (pc.and_(pc.equal(destination, ""), pc.invert(is_note)), log.NO_DESTINATION),
+    ]
+    if question.with_body:
+        conditions.append((pc.invert(pc.or_(is_mark, is_hash)), log.NO_HASH))
+    reason = first_reason(conditions)
+    is_true = pc.is_null(reason)
+    says = pa.array(
+        [any(saying.measures.get(name) for name in question.measures) for saying in sayings], pa.bool_()
+    )
+    is_used = pc.and_(is_true, says.take(codes))
+    if question.since_ms is not None:
+        is_used = pc.and_(is_used, pc.fill_null(pc.greater_equal(rows["time"], question.since_ms), False))
+    body = pc.if_else(is_hash, pc.utf8_lower(given), None) if question.with_body else _nulls(rows, TEXT)
+    said = {
+        "namespace": rows["namespace"],
+        "destination": destination,
+        "message_id": rows["message_id"],
+        "body": body,
+        "place": by_code["place"].take(codes),
+        "ms": rows["time"],
+        "sequence_number": rows["sequence_number"],
+        "session": rows["session_id"],
+    }
+    for name in question.measures:
+        column = pa.array([saying.measures.get(name, 0) for saying in sayings], _NUMBER)
+        said[name] = column.take(codes)
+    table = pa.table(said).filter(is_used)
+    true_rows = pc.sum(is_true).as_py() or 0
+    marks = rows.select(["kind", "namespace", "entity", "time", "detail"]).filter(pc.and_(is_true, is_mark))
+    return Judged(table, reason, true_rows - table.num_rows, marks)
+
+
+def _nulls(rows: pa.Table, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(rows.num_rows, kind)
+
+
+def quarantined(rows: pa.Table, reason: Any, role: str, sources: Sequence[str]) -> pa.Table:
+    """The rows that cannot be true. ``sources``: the file of each of them."""
+    wrong = rows.filter(pc.is_valid(reason))
+    columns = [[role] * wrong.num_rows, sources, reason.drop_null(), raw_rows(wrong, COLUMNS, TYPES)]
+    return pa.table(columns, schema=QUARANTINE)
+
+
+# -- what must be known of all rows before one of them counts -----------------------------------------
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the rows of all inputs say of themselves: of which primaries and namespaces they are, when backlog queues were deleted, and when
+    there was no audit.
+    """
+
+    seen: set[Seen] = field(default_factory=set)
+    notes: set[Note] = field(default_factory=set)
+    deletions: dict[tuple[str | None, str], int] = field(default_factory=dict)
+    """When each backlog queue was last deleted, by namespace and path."""
+
+    def see(self, rows: pa.Table, role: str) -> None:
+        """Take in the primaries and namespaces that rows name. Notes of an audit log have no entity, and name their namespace."""
+        pairs = rows.select(["entity", "namespace"]).group_by(["entity", "namespace"]).aggregate([])
+        self.seen |= {
+            Seen(role, _primary(row["entity"]), namespace_key(row["namespace"]))
+            for row in pairs.to_pylist()
+            if row["entity"] or namespace_key(row["namespace"])
+        }
+
+    def mark(self, marks: pa.Table, role: str) -> None:
+        """Take in rows that are not about one message."""
+        for row in marks.to_pylist():
+            kind, queue = row["kind"].lower(), queue_path(row["entity"])
+            if kind in NOTES:
+                namespace = namespace_key(row["namespace"])
+                self.notes.add(Note(role, kind, namespace, row["time"], row["detail"] or ""))
+            elif role == BACKLOG and queue is not None:
+                self.delete(row["namespace"], queue, row["time"])
+
+    def delete(self, namespace: str | None, queue: str, ms: int) -> None:
+        """Take in that a backlog queue was deleted."""
+        self.deletions[namespace, queue] = max(ms, self.deletions.get((namespace, queue), ms))
+
+
+def sayable(rows: pa.Table, role: str) -> set[str]:
+    """The measures that rows of these kinds and entities may say, whatever their detail is."""
+    pairs = rows.select(["kind", "entity"]).group_by(["kind", "entity"]).aggregate([])
+    return {
+        name
+        for row in pairs.to_pylist()
+        for is_ttl in (False, True)
+        for name in _saying(role, row["kind"], row["entity"], None, is_ttl).measures
+    }
+
+
+def queue_path(entity: str | None) -> str | None:
+    """The backlog queue that a path is of, also that of its dead-letter queue; None for other paths."""
+    path = (entity or "").lower()
+    if not _BACKLOG_PATH.match(path):
+        return None
+    return path.removesuffix(log.DEAD_LETTER_PATH).removesuffix(log.TRANSFER_DEAD_PATH)
+
+
+def _primary(entity: str | None) -> str:
+    return (queue_path(entity) or "").partition("/")[0]
+
+
+def counting(
+    said: pa.Table, role: str, choice: Choice, deletions: Mapping[tuple[str | None, str], int]
+) -> pa.Table:
+    """The rows about the chosen primary, without what a later deletion of their backlog queue took back."""
+    if role == BACKLOG and deletions:
+        said = _without_deleted(said, deletions)
+    if not choice.leaves_out:
+        return said
+    codes, pairs = _places(said)
+    kept = [_counts(role, place, namespace, choice) for namespace, place in pairs]
+    return said.filter(pa.array(kept, pa.bool_()).take(codes))
+
+
+def _counts(role: str, path: str | None, namespace: str | None, choice: Choice) -> bool:
+    if primary := _primary(path):
+        return role not in PARKED_ROLES or primary not in choice.parked_others
+    return role not in DIRECT_ROLES or namespace_key(namespace) not in choice.direct_others
+
+
+def _without_deleted(said: pa.Table, deletions: Mapping[tuple[str | None, str], int]) -> pa.Table:
+    """The rows of a backlog queue up to its last deletion no longer tell what is in it."""
+    codes, pairs = _places(said)
+    times = [deletions.get((namespace, queue_path(place) or "")) for namespace, place in pairs]
+    is_gone = pc.fill_null(pc.less_equal(said["ms"], pa.array(times, LONG).take(codes)), False)
+    for name in DELETABLE:
+        if name in said.column_names:
+            kept = pc.if_else(is_gone, pa.scalar(0, _NUMBER), said[name])
+            said = said.set_column(said.column_names.index(name), name, kept)
+    return said
+
+
+def _places(rows: pa.Table) -> tuple[pa.Array, list[tuple[str | None, str | None]]]:
+    """For each row the number of its pair of namespace and place; and the pairs. There are few: each is judged once."""
+    place, namespace = (
+        rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
+        for name in ("place", "namespace")
+    )
+    places, namespaces = place.dictionary.to_pylist(), namespace.dictionary.to_pylist()
+    codes = pc.add(pc.multiply(namespace.indices.cast(LONG), len(places)), place.indices.cast(LONG))
+    return codes, [(one, other) for one in namespaces for other in places]

@@ -1,0 +1,232 @@
+"""What the tasks of a certificate run: the rules of ``engines.arrow`` on the batches of one task. Functions for ``files.mapped``; everything they
+are given is a plain value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import compute as pc
+
+from pairbus.reports.certificate.value import NAMED_MAX
+from pairbus.reports.engines.arrow.answers import (
+    COUNTS,
+    LEFT_OUT,
+    NAMED_SCHEMA,
+    OTHER,
+    QUARANTINED,
+    USED,
+    fate_rows,
+    first_named,
+    first_of,
+    with_delays,
+)
+from pairbus.reports.engines.arrow.fates import fates_of
+from pairbus.reports.engines.arrow.grouping import complete, with_slots
+from pairbus.reports.engines.arrow.judging import (
+    Facts,
+    Question,
+    counting,
+    judged,
+    quarantined,
+    sayable,
+)
+from pairbus.reports.engines.arrow.rows import LONG, TEXT, zeros
+from pairbus.reports.engines.audit_log import KEY, SENT
+from pairbus.reports.engines.gaps import Hidden, Note
+from pairbus.reports.engines.primaries import Choice, Seen
+
+Batches = Iterable[pa.RecordBatch]
+Made = Iterator[pa.RecordBatch]
+ROLES: Final = "roles"
+"""The inputs that a row belongs to: a file may be given as several."""
+TALLY: Final = [("tally", TEXT), ("row_count", LONG)]
+"""Rows that are no messages: how many rows of an input were used, or not, and why not. Null for messages. The role is in ``destination`` and the
+reason in ``message_id``.
+"""
+KNOWN: Final = pa.schema(
+    [
+        *TALLY,
+        *((name, TEXT) for name in KEY),
+        *((name, LONG) for name in COUNTS),
+        *((name, LONG) for name in ("accepted_ms", "arrived_ms", "stored_sequence")),
+        ("session", TEXT),
+        ("is_detoured", pa.bool_()),
+        *((name, LONG) for name in ("messages", "delay", "bucket")),
+        ("is_parked", pa.bool_()),
+        ("minute", LONG),
+        ("is_odd", pa.bool_()),
+    ]
+)
+_FILE: Final = re.compile("^file:/+")
+
+
+def _tables(batches: Batches) -> Iterator[pa.Table]:
+    return (pa.Table.from_batches([batch]) for batch in batches)
+
+
+def _of_roles(batches: Batches) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each role."""
+    for table in _tables(batches):
+        for roles in pc.unique(table[ROLES]).to_pylist():
+            rows = table.filter(pc.equal(table[ROLES], roles))
+            for role in roles.split(","):
+                yield role, rows
+
+
+# -- facts --------------------------------------------------------------------------------------------
+
+FACT: Final = pa.schema([("fact", TEXT)])
+_SEEN, _SAYS, _NOTE, _DELETED, _NAMELESS = "seen", "says", "note", "deleted", "nameless"
+
+
+def _written(facts: Facts, others: Iterable[Sequence[str]]) -> Made:
+    found: list[Sequence[Any]] = [(_SEEN, one.role, one.primary, one.namespace) for one in facts.seen]
+    found += [(_NOTE, note.role, note.kind, note.namespace, note.ms, note.detail) for note in facts.notes]
+    found += [(_DELETED, *queue, ms) for queue, ms in facts.deletions.items()]
+    found += others
+    yield pa.record_batch([[json.dumps(fact) for fact in found]], schema=FACT)
+
+
+def read_facts(texts: Iterable[str]) -> tuple[Facts, set[str], bool]:
+    """What ``kind_facts`` and ``mark_facts`` have found: also the measures that rows may say, and whether messages without an id were parked."""
+    facts, measures, is_nameless = Facts(), set(), False
+    for kind, *values in map(json.loads, texts):
+        if kind == _SEEN:
+            facts.seen.add(Seen(*values))
+        elif kind == _NOTE:
+            facts.notes.add(Note(*values))
+        elif kind == _DELETED:
+            facts.delete(*values)
+        elif kind == _SAYS:
+            measures.add(values[0])
+        else:
+            is_nameless = True
+    return facts, measures, is_nameless
+
+
+def kind_facts(batches: Batches) -> Made:
+    """Of distinct ``kind``, ``entity`` and ``namespace``: what rows of these may say, and of which primaries."""
+    facts, measures = Facts(), set()
+    for role, rows in _of_roles(batches):
+        facts.see(rows, role)
+        measures |= sayable(rows, role)
+    return _written(facts, [(_SAYS, name) for name in measures])
+
+
+def mark_facts(batches: Batches, question: Question) -> Made:
+    """Of rows that are not about one message, and of messages without an id."""
+    facts, is_nameless = Facts(), False
+    for role, rows in _of_roles(batches):
+        found = judged(rows, role, question)
+        facts.mark(found.marks, role)
+        is_nameless = is_nameless or (role == SENT and found.said.num_rows > 0)
+    return _written(facts, [(_NAMELESS,)] * is_nameless)
+
+
+# -- rows ---------------------------------------------------------------------------------------------
+
+
+def said_rows(
+    batches: Batches,
+    question: Question,
+    choice: Choice,
+    deletions: Mapping[tuple[str | None, str], int],
+    schema: pa.Schema,
+) -> Made:
+    """The rows that count, with what they say of their messages; and how many do not."""
+    tallies: Counter[tuple[str, str, str]] = Counter()
+    for role, rows in _of_roles(batches):
+        found = judged(rows, role, question)
+        kept = counting(found.said, role, choice, deletions)
+        tallies[USED, role, ""] += kept.num_rows
+        tallies[LEFT_OUT, role, ""] += found.said.num_rows - kept.num_rows
+        tallies[OTHER, role, ""] += found.other
+        tallies.update((QUARANTINED, role, why) for why in found.reason.drop_null().to_pylist())
+        yield from _filled(with_slots(kept, role, question.measures), schema)
+    rows = [key for key, count in tallies.items() if count]
+    columns = {
+        "tally": pa.array([tally for tally, _, _ in rows], TEXT),
+        "destination": pa.array([role for _, role, _ in rows], TEXT),
+        "message_id": pa.array([why for _, _, why in rows], TEXT),
+        "row_count": pa.array([tallies[key] for key in rows], LONG),
+    }
+    yield from _filled(pa.table(columns), schema)
+
+
+def _filled(rows: pa.Table, schema: pa.Schema) -> Made:
+    """The columns of a schema; those that are not there are 0 or null."""
+    empty = {
+        field.name: pa.nulls(rows.num_rows, field.type)
+        if field.type == TEXT or field.name.endswith(("_ms", "_sequence"))
+        else zeros(rows.num_rows, field.type)
+        for field in schema
+        if field.name not in rows.column_names
+    }
+    columns = [rows[name] if name in rows.column_names else empty[name] for name in schema.names]
+    yield from pa.table(columns, schema=schema).combine_chunks().to_batches()
+
+
+def quarantined_rows(batches: Batches, question: Question) -> Made:
+    for role, rows in _of_roles(batches):
+        reason = judged(rows, role, question).reason
+        # Spark writes ``file:/`` for files of this machine, where others write ``file:///``.
+        sources = rows["source"].filter(pc.is_valid(reason)).to_pylist()
+        names = [_FILE.sub("file:///", source) for source in sources]
+        yield from quarantined(rows, reason, role, names).to_batches()
+
+
+# -- messages -----------------------------------------------------------------------------------------
+
+
+def known_messages(batches: Batches, until_ms: int | None, hidden: Hidden) -> Made:
+    """What became of the messages of grouped rows. Those that are simply there need no names."""
+    for table in _tables(batches):
+        known = with_delays(fates_of(complete(table), until_ms, hidden))
+        is_named = pc.or_(known["is_odd"], pc.is_valid(table["tally"]))
+        columns = {name: known[name] for name in known.column_names} | {
+            name: pc.if_else(is_named, known[name], None) for name in ("message_id", "body")
+        }
+        for name, _ in TALLY:
+            columns[name] = table[name]
+        made = [columns[name].cast(kind) for name, kind in zip(KNOWN.names, KNOWN.types, strict=True)]
+        yield from pa.table(made, schema=KNOWN).to_batches()
+
+
+def named_messages(batches: Batches) -> Made:
+    """The first messages of each fate in this task."""
+    found = NAMED_SCHEMA.empty_table()
+    for table in _tables(batches):
+        found = first_of([found, first_named(table)])
+    yield from found.to_batches()
+
+
+def fate_files(batches: Batches) -> Made:
+    for table in _tables(batches):
+        yield from fate_rows(table).to_batches()
+
+
+SESSIONS: Final = pa.schema(
+    [("destination", TEXT), ("session", TEXT), ("messages", LONG), ("latest", LONG), ("sessions", LONG)]
+)
+
+
+def first_sessions(batches: Batches) -> Made:
+    """The first sessions of this task, those with the most overtaken messages first; and how many there are, in the last row."""
+    found, count = SESSIONS.empty_table(), 0
+    for table in _tables(batches):
+        count += table.num_rows
+        rows = table.append_column("sessions", zeros(table.num_rows))
+        order = [("messages", "descending"), ("destination", "ascending"), ("session", "ascending")]
+        found = (
+            pa.concat_tables([found, rows.select(SESSIONS.names).cast(SESSIONS)])
+            .sort_by(order)
+            .slice(0, NAMED_MAX)
+        )
+    yield from found.to_batches()
+    yield pa.record_batch([[None], [None], [0], [0], [count]], schema=SESSIONS)
