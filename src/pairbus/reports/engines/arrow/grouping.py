@@ -103,7 +103,8 @@ def _grouped(rows: pa.Table, key: Sequence[str], columns: Mapping[str, str]) -> 
 def complete(rows: pa.Table) -> pa.Table:
     """Grouped rows with every measure (0 where no input can say it) and the columns of LEAST and GREATEST."""
     there = set(rows.column_names)
-    columns = {name: rows[name] for name in (*KEY, "session")}
+    columns = {name: rows[name] for name in KEY}
+    columns["session"] = rows["session"] if "session" in there else pa.nulls(rows.num_rows, TEXT)
     for name in MEASURES:
         columns[name] = rows[name].cast(LONG) if name in there else zeros(rows.num_rows)
     for name in (*LEAST, *GREATEST):

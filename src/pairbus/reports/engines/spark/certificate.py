@@ -83,8 +83,8 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
     """One row for each message, and one for each tally."""
     measures: Sequence[str] = ledgers.question.measures
     has_slots = not {DELIVERED_TOPIC, *LISTED}.isdisjoint(measures)
-    # Every column more is paid for by every row.
-    unused = {SLOT: not has_slots, "ms": not ledgers.is_nameless}
+    # Every column more is paid for by every row. Without a text to add up, Spark groups without sorting.
+    unused = {SLOT: not has_slots, "ms": not ledgers.is_nameless, "session": not ledgers.has_sessions}
     schema = pa.schema([*TALLY, *(field for field in row_schema(measures) if not unused.get(field.name))])
     judge = partial(
         said_rows,
@@ -97,16 +97,17 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
     if ledgers.is_nameless:
         rows, measures = _outside_counted(rows, measures)
     if has_slots:
-        rows = rows.groupBy("tally", *KEY, SLOT).agg(*_added(how(measures)))
+        rows = rows.groupBy("tally", *KEY, SLOT).agg(*_added(rows, how(measures)))
         once = {name: f.least(name, f.lit(1)) for name in ONCE if name in measures}
         rows = rows.withColumns(
             {name: f.when(f.col(SLOT).isNull(), f.col(name)).otherwise(one) for name, one in once.items()}
         )
-    return rows.groupBy("tally", *KEY).agg(*_added(how_at_last(measures)))
+    return rows.groupBy("tally", *KEY).agg(*_added(rows, how_at_last(measures)))
 
 
-def _added(columns: Mapping[str, str]) -> list[Column]:
-    return [getattr(f, of)(name).alias(name) for name, of in ({**columns, "row_count": "sum"}).items()]
+def _added(rows: DataFrame, columns: Mapping[str, str]) -> list[Column]:
+    there = {name: of for name, of in columns.items() if name in rows.columns}
+    return [getattr(f, of)(name).alias(name) for name, of in {**there, "row_count": "sum"}.items()]
 
 
 def _outside_counted(rows: DataFrame, measures: Sequence[str]) -> tuple[DataFrame, Sequence[str]]:
@@ -116,7 +117,7 @@ def _outside_counted(rows: DataFrame, measures: Sequence[str]) -> tuple[DataFram
     entered, drained_ms = ("entered" if "entered" in measures else "0", "drained_ms" if "drained" in measures else "NULL")  # fmt: skip
     bounds = (
         nameless.groupBy("destination", "body")
-        .agg(*_added(how(measures)))
+        .agg(*_added(nameless, how(measures)))
         .where("backlog_ms IS NOT NULL")
         .selectExpr(
             "destination AS of_destination",

@@ -14,7 +14,15 @@ from pairbus.reports.engines.audit_log import COLUMNS, TRANSFER_PATH
 from pairbus.reports.engines.gaps import Hidden, hidden_by
 from pairbus.reports.engines.primaries import Choice, choose
 from pairbus.reports.engines.spark.files import JSON_OPTIONS, mapped, time_column
-from pairbus.reports.engines.spark.tasks import FACT, ROLES, kind_facts, mark_facts, read_facts
+from pairbus.reports.engines.spark.tasks import (
+    FACT,
+    HAS_SESSION,
+    NAMELESS,
+    ROLES,
+    kind_facts,
+    mark_facts,
+    read_facts,
+)
 from pairbus.reports.inputs import Inputs, spark_path
 
 if TYPE_CHECKING:
@@ -32,6 +40,7 @@ class Ledgers:
     deletions: Mapping[tuple[str | None, str], int]
     is_nameless: bool
     """Messages without an id were parked."""
+    has_sessions: bool
 
 
 def read_ledgers(
@@ -44,7 +53,8 @@ def read_ledgers(
 ) -> Ledgers:
     """The rows of the files of every role."""
     rows = reduce(lambda one, other: one.unionByName(other), _files(spark, inputs))
-    kinds = rows.select(ROLES, "kind", "entity", "namespace").distinct()
+    has_session = f.col("session_id").isNotNull().alias(HAS_SESSION)
+    kinds = rows.select(ROLES, "kind", "entity", "namespace", has_session).distinct()
     # The plain ``-`` lets Parquet pass over rows whose dictionary of kinds has none, and so does the plain ``=``.
     is_mark = f.contains("kind", f.lit("-")) & f.lower("kind").isin(*MARKS)
     is_nameless = (f.col("message_id") == "") & f.contains(f.lower("entity"), f.lit(TRANSFER_PATH))
@@ -53,13 +63,15 @@ def read_ledgers(
     of_kinds = mapped(kinds, kind_facts, FACT)
     of_marks = mapped(marks, partial(mark_facts, question=asked), FACT)
     texts = [row["fact"] for row in of_kinds.union(of_marks).distinct().collect()]
-    facts, sayable, has_nameless = read_facts(texts)
+    facts, sayable, others = read_facts(texts)
     # Every column more is paid for by every message.
     measures = tuple(name for name in measures_of(inputs) if name in sayable)
     choice = choose(facts.seen, primaries)
     hidden = hidden_by(facts.notes, since_ms, until_ms, choice.unheard)
     question = Question(measures, with_body, since_ms)
-    return Ledgers(inputs, rows, question, choice, hidden, facts.deletions, has_nameless)
+    return Ledgers(
+        inputs, rows, question, choice, hidden, facts.deletions, NAMELESS in others, HAS_SESSION in others
+    )
 
 
 def _files(spark: SparkSession, inputs: Mapping[str, Inputs]) -> Iterator[DataFrame]:

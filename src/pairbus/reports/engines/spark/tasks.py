@@ -82,7 +82,9 @@ def _of_roles(batches: Batches) -> Iterator[tuple[str, pa.Table]]:
 # -- facts --------------------------------------------------------------------------------------------
 
 FACT: Final = pa.schema([("fact", TEXT)])
-_SEEN, _SAYS, _NOTE, _DELETED, _NAMELESS = "seen", "says", "note", "deleted", "nameless"
+_SEEN, _SAYS, _NOTE, _DELETED = "seen", "says", "note", "deleted"
+NAMELESS: Final = "nameless"
+HAS_SESSION: Final = "has_session"
 
 
 def _written(facts: Facts, others: Iterable[Sequence[str]]) -> Made:
@@ -93,9 +95,11 @@ def _written(facts: Facts, others: Iterable[Sequence[str]]) -> Made:
     yield pa.record_batch([[json.dumps(fact) for fact in found]], schema=FACT)
 
 
-def read_facts(texts: Iterable[str]) -> tuple[Facts, set[str], bool]:
-    """What ``kind_facts`` and ``mark_facts`` have found: also the measures that rows may say, and whether messages without an id were parked."""
-    facts, measures, is_nameless = Facts(), set(), False
+def read_facts(texts: Iterable[str]) -> tuple[Facts, set[str], set[str]]:
+    """What ``kind_facts`` and ``mark_facts`` have found: also the measures that rows may say, and which of NAMELESS (messages without
+    an id were parked) and HAS_SESSION hold.
+    """
+    facts, measures, others = Facts(), set(), set()
     for kind, *values in map(json.loads, texts):
         if kind == _SEEN:
             facts.seen.add(Seen(*values))
@@ -106,17 +110,18 @@ def read_facts(texts: Iterable[str]) -> tuple[Facts, set[str], bool]:
         elif kind == _SAYS:
             measures.add(values[0])
         else:
-            is_nameless = True
-    return facts, measures, is_nameless
+            others.add(kind)
+    return facts, measures, others
 
 
 def kind_facts(batches: Batches) -> Made:
     """Of distinct ``kind``, ``entity`` and ``namespace``: what rows of these may say, and of which primaries."""
-    facts, measures = Facts(), set()
+    facts, measures, has_session = Facts(), set(), False
     for role, rows in _of_roles(batches):
         facts.see(rows, role)
         measures |= sayable(rows, role)
-    return _written(facts, [(_SAYS, name) for name in measures])
+        has_session = has_session or pc.any(rows[HAS_SESSION]).as_py()
+    return _written(facts, [*((_SAYS, name) for name in measures), *[(HAS_SESSION,)] * has_session])
 
 
 def mark_facts(batches: Batches, question: Question) -> Made:
@@ -126,7 +131,7 @@ def mark_facts(batches: Batches, question: Question) -> Made:
         found = judged(rows, role, question)
         facts.mark(found.marks, role)
         is_nameless = is_nameless or (role == SENT and found.said.num_rows > 0)
-    return _written(facts, [(_NAMELESS,)] * is_nameless)
+    return _written(facts, [(NAMELESS,)] * is_nameless)
 
 
 # -- rows ---------------------------------------------------------------------------------------------
