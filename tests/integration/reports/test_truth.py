@@ -218,3 +218,31 @@ def test_without_the_sends_of_the_secondary_nothing_is_proven(tmp_path: Path) ->
         certified(tmp_path, sends, [], backlog=[{**one, "namespace": "third"} for one in secondary]).verdict
         == LOSS
     )
+
+
+@pytest.mark.parametrize(
+    ("there", "arrived", "dead"),
+    [
+        ([("completed", "/$DeadLetterQueue")], 1, 1),
+        ([("dead-lettered", "")], 1, 1),
+        ([("dead-lettered", ""), ("completed", "/$DeadLetterQueue")], 1, 1),
+        ([("sent", ""), ("dead-lettered", ""), ("completed", "/$DeadLetterQueue")], 1, 1),
+        ([("completed", ""), ("completed", "/$DeadLetterQueue")], 1, 0),
+        ([("completed", "/Subscriptions/a/$DeadLetterQueue"), ("completed", "/Subscriptions/b/$DeadLetterQueue")], 1, 1),
+        ([("completed", "")], 1, 0),
+        ([("purged", "/$DeadLetterQueue")], 0, 0),
+    ],
+)  # fmt: skip
+def test_a_dead_letter_of_its_destination_has_arrived(
+    tmp_path: Path, there: list[tuple[str, str]], arrived: int, dead: int
+) -> None:
+    """A list of receives need not say that the message was stored."""
+    sent = write(tmp_path / "sent.parquet", [row("accepted", "m", entity="orders", time=at(1))])
+    received = [row(kind, "m", entity=f"orders{path}", time=at(2)) for kind, path in there]
+    inputs = {
+        "sent": find_inputs(None, [sent], AUDIT),
+        "received": find_inputs(None, [write(tmp_path / "received.parquet", received)], AUDIT),
+    }
+    found = arrow.reconcile(inputs).certificate
+    assert fates(found) == ({"arrived": 1} if arrived else {"lost": 1})
+    assert found.at_destination["dead_there"] == dead

@@ -54,6 +54,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "delivered",
         DELIVERED_TOPIC,
         "dead_there",
+        "dead_taken",
         "expired_there",
         "cancelled_there",
         "stored_outside",

@@ -13,6 +13,7 @@ from pairbus.reports.engines.audit_log import DELIVERED_TOPIC, KEY, PLACES
 from pairbus.reports.engines.gaps import Hidden
 
 ZERO: Final = pa.scalar(0, LONG)
+ONE: Final = pa.scalar(1, LONG)
 
 
 def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Table:
@@ -22,7 +23,12 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     column = {name: grouped[name] for name in grouped.column_names}
     is_backlog_send = pc.greater(column["sent_backlog"], 0)
     handed_out = pc.add(column["delivered"], column[DELIVERED_TOPIC])
-    found = pc.if_else(pc.greater(column["stored"], 0), column["stored"], handed_out)
+    # Only a message that has arrived can be a dead letter of its destination. Each subscription of a topic may have one, so they prove one arrival.
+    is_handed_out = pc.greater(handed_out, 0)
+    taken = pc.if_else(is_handed_out, ZERO, column["dead_taken"])
+    dead_there = pc.max_element_wise(column["dead_there"], taken)
+    arrivals = pc.if_else(is_handed_out, handed_out, pc.min_element_wise(dead_there, ONE))
+    found = pc.if_else(pc.greater(column["stored"], 0), column["stored"], arrivals)
     # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
     is_again = pc.fill_null(pc.greater(column["last_backlog_ms"], column["cancelled_ms"]), False)
     cancelled_before = pc.if_else(is_again, column["cancelled_there"], ZERO)
@@ -68,7 +74,7 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
             "repeated": pc.if_else(is_known, pc.subtract(found, arrived), ZERO),
             "unexpected": pc.if_else(is_known, ZERO, found),
             "completed_there": pc.min_element_wise(arrived, handed_out),
-            "dead_there": pc.min_element_wise(arrived, column["dead_there"]),
+            "dead_there": pc.min_element_wise(arrived, dead_there),
             "expired_there": pc.min_element_wise(arrived, column["expired_there"]),
             "accepted_ms": accepted_ms,
             "arrived_ms": pc.coalesce(column["stored_ms"], column["delivered_ms"]),
@@ -95,7 +101,7 @@ def _beside_parked(column: Mapping[str, Any], found: Any, cancelled_before: Any)
         more_than(pc.add(cancelled_before, 1), parked),
         pc.min_element_wise(cancelled_before, more_than(found, drained)),
         where(pc.less(column["cancelled_ms"], column["backlog_ms"]), cancelled),
-        where(pc.less(column["first_cancelled_ms"], column["backlog_ms"]), pa.scalar(1, LONG)),
+        where(pc.less(column["first_cancelled_ms"], column["backlog_ms"]), ONE),
     ]
     of_cancelled = pc.if_else(pc.greater(cancelled, 0), pc.max_element_wise(*was_cancelled), ZERO)
     # Copies that ended in the backlog were not drained: further sends were made by senders.

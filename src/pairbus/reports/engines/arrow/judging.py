@@ -101,7 +101,7 @@ def _measures(
         if kind == DEAD_LETTERED:
             return {"dead_there": 1}
         if is_dead:
-            return {}
+            return {"dead_taken": 1} if kind in DELIVERIES else {}
         if kind == CANCELLED:
             return {"cancelled_there": 1}
         if kind in DELIVERIES:
