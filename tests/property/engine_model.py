@@ -173,7 +173,7 @@ class Life(Outbox):
         assert consumer.session.holder is consumer, "B51: another one holds it"
         assert consumer.session.locked_until > self.now, "B51: a delivery after the lock has ended"
         for other in queue.messages.values():
-            if other.session_id == message.session_id and other.state == ACTIVE and not other.lock_token:
+            if other.session_id == message.session_id and other.state == ACTIVE and not other.is_locked:
                 assert other.sequence_number >= message.sequence_number, "B22: an earlier one waits"
 
     def session_accepted(self, consumer: Consumer) -> None:
@@ -214,14 +214,14 @@ class Life(Outbox):
             places = [place for place in entity.queues if number in place.messages]
             assert places == [queue], f"B7: {number} of {entity.path} is in {[p.path for p in places]}"
             assert (queue.queue_id, number) not in self.history.removed, f"B5: {number}"
-        locked = {message.lock_token for message in queue.messages.values() if message.lock_token}
-        known = set(queue.locks)
+        locked = [message.sequence_number for message in queue.messages.values() if message.is_locked]
+        known = [lock.message.sequence_number for lock in queue.locks.values()]
         if queue.sessions is not None:
             for session in queue.sessions.sessions.values():
-                known |= set(session.locks)
+                known += [lock.message.sequence_number for lock in session.locks.values()]
                 members = [m for m in queue.messages.values() if m.session_id == session.session_id]
                 assert session.message_count == len(members), f"B62: session {session.session_id}"
-        assert locked == known, f"B25: tokens of {queue.path}"
+        assert locked == sorted(known), f"B25: locks of {queue.path}"
 
     def commit(self) -> None:
         batch = self.store.seal()

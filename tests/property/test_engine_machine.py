@@ -296,7 +296,7 @@ class EngineMachine(RuleBasedStateMachine):
                     self.life.check_count(queue, lock.message)
                     self.life.locks.append((queue, lock))
         except Refusal:
-            assert queue.messages[number].lock_token or queue.relay is not None
+            assert queue.messages[number].is_locked or queue.relay is not None
         self._end_of_burst()
 
     @rule(path=PATHS, place=st.sampled_from((0, 1, 2)), number=st.integers(0, 40), count=st.integers(1, 300))

@@ -104,11 +104,9 @@ class Entity:
         """After a replay: the client that sent the newest message here has used the entity. A subscription is not sent to."""
         if self.kind == SUBSCRIPTION:
             return
-        for number in reversed(self.main.order):
-            newest = self.main.messages.get(number)
-            if newest is not None:
-                self.numbers.accessed_at = max(self.numbers.accessed_at, newest.enqueued_at)
-                return
+        newest = self.main.messages.newest()
+        if newest is not None:
+            self.numbers.accessed_at = max(self.numbers.accessed_at, newest.enqueued_at)
 
     @property
     def holds_messages(self) -> bool:

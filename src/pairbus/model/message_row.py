@@ -59,7 +59,7 @@ COLUMNS: Final = (
         received="sequence_number",
     ),
     Column("state", TEXT, stored="state", annotation="x-opt-message-state", received="state"),
-    Column("is_locked", BOOLEAN, stored="lock_token"),
+    Column("is_locked", BOOLEAN, stored="is_locked"),
     Column("delivery_count", INT64, stored="delivery_count", received="delivery_count"),
     Column("size", INT64, stored="size"),
     Column(
@@ -176,8 +176,6 @@ def _stored_value(column: Column, message: Message, extra: Extra) -> object:
     if column.name == "state":
         return STATE_NAMES[message.state]
     value: object = getattr(message, column.stored) if column.stored else getattr(extra, column.extra)
-    if column.type == BOOLEAN:
-        return bool(value)
     # A message is always enqueued, whatever the clock said.
     if column.type == TIMESTAMP and value == NEVER and column.stored != "enqueued_at":
         return None

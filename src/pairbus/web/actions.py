@@ -88,7 +88,7 @@ def redrive(broker: Broker, entity: Entity, body: Mapping[str, object], now: int
     held = size = 0
     for message in _chosen(place, body, REDRIVE_MAX):
         size += message.size
-        if message.lock_token or message.state != ACTIVE:
+        if message.is_locked or message.state != ACTIVE:
             held += 1  # a receiver has it; it decides
         elif not again or size <= REDRIVE_BYTES_MAX:
             arriving = incoming_of(broker.log.read(message.location, message.size))
@@ -130,7 +130,7 @@ def purge(broker: Broker, queue: Queue, body: Mapping[str, object]) -> dict[str,
 def _purge_chosen(queue: Queue, chosen: list[Message], now: int) -> tuple[int, int]:
     removed = held = 0
     for message in chosen:
-        if message.lock_token:
+        if message.is_locked:
             held += 1
         elif message.state == SCHEDULED:
             browse.cancel_scheduled(queue, [message.sequence_number], now)
@@ -147,7 +147,7 @@ def _chosen(queue: Queue, body: Mapping[str, object], limit: int) -> list[Messag
     """The messages of these numbers, or the first ones that nobody holds."""
     numbers = body.get("numbers")
     if numbers is None:
-        free = (message for message in queue.messages.values() if not message.lock_token)
+        free = (message for message in queue.messages.values() if not message.is_locked)
         return list(islice(free, limit))
     if not isinstance(numbers, list) or not 0 < len(numbers) <= NUMBERS_MAX or not _are_whole(numbers):
         raise ArgumentError(f"numbers needs 1 to {NUMBERS_MAX} sequence numbers.")

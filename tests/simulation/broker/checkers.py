@@ -436,7 +436,7 @@ class Inspector(Outbox):
                 f"B51: {message.sequence_number} of {queue.path} goes to one who does not hold its session"
             )
         for other in queue.messages.values():
-            if other.session_id == message.session_id and other.state == ACTIVE and not other.lock_token:
+            if other.session_id == message.session_id and other.state == ACTIVE and not other.is_locked:
                 if other.sequence_number < message.sequence_number:
                     raise PromiseBroken(
                         f"B22: {message.sequence_number} of {queue.path} overtakes {other.sequence_number}"

@@ -257,8 +257,8 @@ class Process:
     def _hand_out_twice(self) -> None:
         for queue in self.broker.namespace.all_queues():
             for lock in list(queue.locks.values())[:1]:
-                if lock.message.lock_token and self.world.chance.random() < 0.1:
-                    lock.message.lock_token = 0
+                if lock.message.is_locked and self.world.chance.random() < 0.1:
+                    lock.message.is_locked = False
                     queue.ready.put_back(lock.message)
 
     def _arm(self, wait_ms: int) -> None:

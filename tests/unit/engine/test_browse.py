@@ -27,7 +27,7 @@ def test_peek_shows_every_state_and_changes_nothing(bench: Bench, queue: Queue) 
 
     assert [message.sequence_number for message in found] == [1, 2, 3, 4]
     assert len(bench.journal.records) == records
-    assert queue.messages[2].lock_token
+    assert queue.messages[2].is_locked
     assert [message.delivery_count for message in found] == [1, 0, 0, 0]  # the first was deferred
 
 
@@ -124,7 +124,7 @@ def test_deferred_by_number_is_all_or_nothing(numbers: list[int], bench: Bench, 
     with pytest.raises(MessageNotFound):
         check_deferred(queue, numbers, None)
 
-    assert not queue.messages[1].lock_token
+    assert not queue.messages[1].is_locked
 
 
 def test_a_deferred_message_belongs_to_its_session(bench: Bench) -> None:

@@ -155,7 +155,7 @@ def test_what_a_deleted_entity_held_is_freed_a_part_at_a_time(kind: str, bench: 
         left.append(len(place.messages))
     assert left[:4] == [250, 150, 50, 0]
     assert size > space.stored_bytes == 0
-    assert (list(place.order), place.expiring, place.ready.first()) == ([], [], None)
+    assert (list(place.messages), place.expiring, place.ready.first()) == ([], [], None)
     assert place.sessions is None or not place.sessions.sessions
     assert place.duplicates is None or not len(place.duplicates)
     assert bench.restart().namespace.find(entity.path) is None

@@ -184,17 +184,14 @@ STEPS: Final = {
         f"Queue.{name}"
         for name in ("abolish", "arm", "check_dead_letter", "check_receive", "check_send", "check_transfer")
     ),
-    *(
-        f"Queue.{name}"
-        for name in ("drop", "drop_stale", "end_lock", "enforce_delivery_limit", "expire", "expiry", "fail")
-    ),
+    *(f"Queue.{name}" for name in ("drop", "end_lock", "enforce_delivery_limit", "expire", "expiry", "fail")),
     *(
         f"Queue.{name}"
         for name in ("fetched", "find_lock", "fold", "give_back", "lock", "lose_locks", "move")
     ),
     *(
         f"Queue.{name}"
-        for name in ("move_to_dead_letter", "numbers_of", "record", "remove", "session_of", "store")
+        for name in ("messages_of", "move_to_dead_letter", "record", "remove", "session_of", "store")
     ),
     *(f"Queue.{name}" for name in ("set_credit", "take_moved", "tick", "unlocked", "watch_expiry")),
     *(f"session_ops.{name}" for name in ("end_hold", "expire", "lose_all", "serve_waiting")),

@@ -54,7 +54,7 @@ def test_a_delivery_waits_for_its_bytes_and_comes_in_order(bench: Bench, queue: 
     assert len(far.asked[queue.queue_id]) == 5  # more than the credit: the next ones are wanted soon
     far.arrive()
     assert bench.outbox.numbers() == [1, 2, 3]
-    assert queue.messages[1].lock_token
+    assert queue.messages[1].is_locked
 
 
 @pytest.mark.promise("B63")

@@ -42,7 +42,7 @@ def test_what_left_meanwhile_is_passed_over() -> None:
     ready.take(ones[0])
     ready.put_back(ones[0])
     ones[0].state = GONE
-    ones[1].lock_token = 7
+    ones[1].is_locked = True
 
     assert ready.first() is ones[2]
     ready.take(ones[2])

@@ -495,8 +495,8 @@ def test_a_queue_with_sessions_forwards_each_session_in_its_order(bench: Bench) 
     assert source.counts().total == 0
     assert [consumer for consumer, _ in bench.outbox.detached] == [holder]
     for session_id, expected in (("a", ["0", "2", "4"]), ("b", ["1", "3", "5"]), ("c", ["6"])):
-        numbers = target.main.numbers_of(session_id)
-        assert [body_of(bench, target.main.messages[number]) for number in numbers] == expected
+        found = target.main.messages_of(session_id, 0)
+        assert [body_of(bench, message) for message in found] == expected
     with pytest.raises(NotAllowed):
         bench.holder(source.main, "a")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import MessageNotFound
@@ -18,8 +17,6 @@ PEEK_BYTES_MAX: Final = 1_048_576
 """A peek answer stays below this, so that it fits in what clients accept; at least one message is given."""
 NUMBERS_MAX: Final = 1_000
 """Sequence numbers in one request."""
-STALE_WALK_MAX: Final = 4_096
-"""Numbers without a message that a look passes over before they are swept."""
 DELETE_COUNT_MAX: Final = 4_000
 CANCELLED: Final = "cancelled"
 PURGED: Final = "purged"
@@ -28,21 +25,14 @@ PURGED: Final = "purged"
 def peek(queue: Queue, from_number: int, count: int, session_id: str | None) -> list[Message]:
     """Messages from a number on, in order, whatever their state. Changes nothing (B33)."""
     found: list[Message] = []
-    size = stale = 0
-    order = queue.numbers_of(session_id)
-    for index in range(bisect_left(order, from_number), len(order)):
-        message = queue.messages.get(order[index])
-        if message is None:
-            stale += 1
-            continue
+    size = 0
+    for message in queue.messages_of(session_id, from_number):
         size += message.size
         if found and size > PEEK_BYTES_MAX:
             break
         found.append(message)
         if len(found) >= min(count, PEEK_COUNT_MAX):
             break
-    if stale > STALE_WALK_MAX:
-        queue.drop_stale()  # so that the next look does not walk there again
     return found
 
 
@@ -53,7 +43,7 @@ def _deferred(queue: Queue, numbers: list[int], session_id: str | None) -> list[
         if (
             message is None
             or message.state != DEFERRED
-            or message.lock_token
+            or message.is_locked
             or message in found
             or (session_id is not None and message.session_id != session_id)
         ):
@@ -101,9 +91,8 @@ def delete_batch(queue: Queue, count: int, enqueued_before: int, session_id: str
     queue.check_receive()
     queue.numbers.accessed_at = now
     doomed: list[Message] = []
-    for number in queue.numbers_of(session_id):
-        message = queue.messages.get(number)
-        if message is None or message.state != ACTIVE or message.lock_token:
+    for message in queue.messages_of(session_id, 0):
+        if message.state != ACTIVE or message.is_locked:
             continue
         if message.enqueued_at >= enqueued_before or len(doomed) >= min(count, DELETE_COUNT_MAX):
             break

@@ -68,7 +68,7 @@ def _expire_messages(queue: Queue, now: int) -> int:
             return done
         message = queue.messages.get(heappop(expiring)[1])
         # A locked message expires when its lock ends; a deferred one does not expire (B34).
-        if message is not None and message.state == ACTIVE and not message.lock_token:
+        if message is not None and message.state == ACTIVE and not message.is_locked:
             queue.expire(message, now)
     return DUE_BURST_MAX
 

@@ -372,7 +372,7 @@ class Queue(QueueState):
     def lock(self, message: Message, session: Session | None, now: int) -> Lock:
         """Take a lock on a message that nobody holds (B25, B26)."""
         token = self.context.tokens.next()
-        message.lock_token = token
+        message.is_locked = True
         if session is not None:
             lock = Lock(token, message, session.locked_until, session)
             session.locks[token] = lock

@@ -47,12 +47,12 @@ class Ready:
     def first(self) -> Message | None:
         """The next message, left where it is."""
         fresh = self._fresh
-        while fresh and (fresh[0].state != ACTIVE or fresh[0].lock_token):
+        while fresh and (fresh[0].state != ACTIVE or fresh[0].is_locked):
             fresh.popleft()
         returned = self._returned
         if not returned:
             return fresh[0] if fresh else None
-        while returned and (returned[0][2].state != ACTIVE or returned[0][2].lock_token):
+        while returned and (returned[0][2].state != ACTIVE or returned[0][2].is_locked):
             heappop(returned)
         if returned and (not fresh or returned[0][0] < fresh[0].sequence_number):
             return returned[0][2]
@@ -60,8 +60,8 @@ class Ready:
 
     def upcoming(self, count: int) -> list[Message]:
         """About so many messages that come next, in no exact order."""
-        found = [m for m in islice(self._fresh, count) if m.state == ACTIVE and not m.lock_token]
-        found += [e[2] for e in self._returned[:count] if e[2].state == ACTIVE and not e[2].lock_token]
+        found = [m for m in islice(self._fresh, count) if m.state == ACTIVE and not m.is_locked]
+        found += [e[2] for e in self._returned[:count] if e[2].state == ACTIVE and not e[2].is_locked]
         return found
 
     def take(self, message: Message) -> None:
@@ -77,8 +77,8 @@ class Ready:
             return
         self.first()  # what left in order stands at the front: that is cheap to drop, however much stands behind it
         if len(self._fresh) + len(self._returned) > 2 * live + _STALE_SLACK:
-            self._fresh = deque(m for m in self._fresh if m.state == ACTIVE and not m.lock_token)
-            self._returned = [e for e in self._returned if e[2].state == ACTIVE and not e[2].lock_token]
+            self._fresh = deque(m for m in self._fresh if m.state == ACTIVE and not m.is_locked)
+            self._returned = [e for e in self._returned if e[2].state == ACTIVE and not e[2].is_locked]
             heapify(self._returned)
 
     def drop(self, count: int) -> bool:

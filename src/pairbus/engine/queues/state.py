@@ -7,7 +7,6 @@ Rule 3: each stored copy is in exactly one place (B7): ``messages`` here, and no
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import deque
 from heapq import heapify, heappop, heappush
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.queues.duplicates import DuplicateHistory
 from pairbus.engine.queues.ready import GONE, Ready
+from pairbus.engine.queues.table import MessageTable
 from pairbus.engine.records import (
     DeliveryFailed,
     DuplicateSeen,
@@ -31,7 +31,7 @@ from pairbus.engine.sessions.table import SessionTable
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Extra, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from pairbus.engine.context import Context, Numbers, Space
     from pairbus.engine.queues.consumer import Consumer, Lock
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _TIDY_EVERY: Final = 4_096
 """Removals between two looks at whether stale index entries outnumber live ones."""
-_SWEPT_MAX: Final = 8 * _TIDY_EVERY
+_SWEPT_MAX: Final = 2 * _TIDY_EVERY
 """Index entries looked at in one sweep: a millisecond or two."""
 
 
@@ -47,9 +47,7 @@ class QueueState:
     """Messages of one place with the indexes that find them."""
 
     __slots__ = (
-        "_highest",
         "_removals",
-        "_swept_to",
         "active_count",
         "armed_at",
         "context",
@@ -62,7 +60,6 @@ class QueueState:
         "locks",
         "messages",
         "numbers",
-        "order",
         "path",
         "queue_id",
         "ready",
@@ -95,11 +92,7 @@ class QueueState:
         self.space = space
         self.is_sub_queue = is_sub_queue
         """A dead-letter queue: no expiry, no counting of deliveries, no sessions, no dead-lettering (B40)."""
-        self.messages: dict[int, Message] = {}
-        self.order: array[int] = array("Q")
-        """Sequence numbers in ascending order, stale ones among them, for browsing. An array: a number takes 8 bytes there."""
-        self._highest = -1
-        """The highest number that was ever in ``order``."""
+        self.messages = MessageTable()
         self.ready = Ready()
         self.sessions = SessionTable() if settings.requires_session and not is_sub_queue else None
         self.session_order = SessionOrder() if settings.requires_session else None
@@ -124,8 +117,6 @@ class QueueState:
         self.scheduled_count = 0
         self.stored_ever = 0
         self._removals = 0
-        self._swept_to = 0
-        """The place in ``order`` at which the next sweep begins."""
 
     # -- the fold ------------------------------------------------------------------------------
 
@@ -141,23 +132,23 @@ class QueueState:
             number = message.sequence_number
             enqueued_at = message.enqueued_at
             numbers = self.numbers
+            before: Message | None = None
             if number >= numbers.next_sequence_number:
                 numbers.next_sequence_number = number + 1
+            else:
+                before = self.messages.pop(number)
             if enqueued_at > numbers.last_enqueued_at:
                 numbers.last_enqueued_at = enqueued_at
-            before = self.messages.get(number)
             if before is None:
                 self.stored_ever += 1
             else:
-                del self.messages[number]
                 self._left(before)  # compaction restated the message: the second record replaces the first
             self._place(message)
             if record.duplicate_key and self.duplicates is not None:
                 self.duplicates.add(record.duplicate_key, enqueued_at)
         elif isinstance(record, MessageRemoved):
-            removed = self.messages.get(record.sequence_number)
+            removed = self.messages.pop(record.sequence_number)
             if removed is not None:
-                del self.messages[record.sequence_number]
                 self._left(removed)
         elif isinstance(record, DeliveryFailed):
             # The message goes back to its place if it had been taken.
@@ -167,7 +158,7 @@ class QueueState:
         elif isinstance(record, MessageDeferred):
             self._defer(self._counted(record))
         elif isinstance(record, MessageMoved):
-            moved = self.messages.pop(record.sequence_number, None)
+            moved = self.messages.pop(record.sequence_number)
             if moved is not None:
                 self._left(moved)
                 self.context.queues[record.to_queue_id].take_moved(moved, record.extra)
@@ -194,7 +185,7 @@ class QueueState:
     def _defer(self, message: Message | None) -> None:
         if message is None:
             return
-        message.lock_token = 0
+        message.is_locked = False
         if message.state == ACTIVE:
             message.state = DEFERRED
             self.active_count -= 1
@@ -230,9 +221,9 @@ class QueueState:
 
     def unlocked(self, message: Message) -> None:
         """A message's lock has ended without settlement: it is deliverable again at its old place."""
-        if not message.lock_token:
+        if not message.is_locked:
             return  # it never left: recovery replays the count, and locks do not survive a restart
-        message.lock_token = 0
+        message.is_locked = False
         if message.state != ACTIVE:
             return
         if self.sessions is not None and message.session_id is not None:
@@ -245,15 +236,7 @@ class QueueState:
 
     def _place(self, message: Message) -> None:
         number = message.sequence_number
-        self.messages[number] = message
-        if number > self._highest:
-            self._highest = number
-            self.order.append(number)
-        else:
-            order = self.order
-            index = bisect_left(order, number)
-            if index == len(order) or order[index] != number:
-                order.insert(index, number)
+        self.messages.add(message)
         self.space.stored_bytes += message.size
         if self.session_order is not None and message.session_id is not None:
             self.session_order.add(message.session_id, number)
@@ -292,7 +275,7 @@ class QueueState:
         else:
             self.deferred_count -= 1
         message.state = GONE
-        message.lock_token = 0
+        message.is_locked = False
         if self.sessions is not None and message.session_id is not None:
             session = self.sessions.get(message.session_id)
             session.message_count -= 1
@@ -311,40 +294,16 @@ class QueueState:
         """
         self._removals = 0
         limit = 2 * len(self.messages) + _TIDY_EVERY
-        self._trim_order()
-        if len(self.order) > limit:
-            self._sweep_order()
         self.expiring = self._tidied(self.expiring, limit)
         self.due = self._tidied(self.due, limit)
         self.ready.trim(self.active_count)
-
-    def _trim_order(self) -> None:
-        """What is consumed in order leaves at the front: that is cheap to drop, however much stands behind it."""
-        order, messages = self.order, self.messages
-        stale = 0
-        while stale < len(order) and order[stale] not in messages:
-            stale += 1
-        if stale:
-            del order[:stale]
-            self._swept_to = max(0, self._swept_to - stale)
-
-    def _sweep_order(self) -> None:
-        """Drop the stale numbers of the next part of ``order``: more than have become stale since the last part, for at least
-        every second one is.
-        """
-        order, messages = self.order, self.messages
-        begin = self._swept_to if self._swept_to < len(order) else 0
-        end = begin + _SWEPT_MAX
-        kept = array("Q", [number for number in order[begin:end] if number in messages])
-        order[begin:end] = kept
-        self._swept_to = begin + len(kept)
 
     def _tidied(self, heap: list[tuple[int, int]], limit: int) -> list[tuple[int, int]]:
         """A heap of instants and numbers without the stale entries at its front; or without any, if there are too many elsewhere."""
         messages = self.messages
         if len(heap) <= limit:
             return heap
-        for _ in range(_SWEPT_MAX // 4):
+        for _ in range(_SWEPT_MAX):
             if not heap or heap[0][1] in messages:
                 break
             heappop(heap)
@@ -355,21 +314,16 @@ class QueueState:
             heapify(heap)
         return heap
 
-    def drop_stale(self) -> None:
-        """Rid ``order`` of every number whose message has left."""
-        self.order = array("Q", [number for number in self.order if number in self.messages])
-
     def drop(self, count: int) -> bool:
         """Free so many messages, and as much of the indexes, of a place that is gone; whether there are more."""
         size = 0
         for _ in range(min(count, len(self.messages))):
-            size += self.messages.popitem()[1].size
+            size += self.messages.pop_newest().size
         self.space.stored_bytes -= size
         # Every index is shortened with it: a list of a million entries takes a while to be freed too.
-        del self.order[-count:]
         for index in (self.expiring, self.due):
             del index[-count:]
-        has_more = bool(self.messages or self.order or self.expiring or self.due)
+        has_more = bool(self.messages or self.expiring or self.due)
         if self.ready.drop(count):
             has_more = True
         if self.sessions is not None and self.sessions.drop(count):
@@ -394,8 +348,13 @@ class QueueState:
             self.armed_at = deadline
             self.context.timers.arm(deadline, self.queue_id)
 
-    def numbers_of(self, session_id: str | None) -> Sequence[int]:
-        """The numbers of a session, or of everything, in ascending order; some of messages that left."""
+    def messages_of(self, session_id: str | None, from_number: int) -> Iterator[Message]:
+        """The messages of a session, or of everything, from a number on, in ascending order."""
         if session_id is None:
-            return self.order
-        return [] if self.session_order is None else self.session_order.numbers(session_id)
+            yield from self.messages.values_from(from_number)
+        elif self.session_order is not None:
+            numbers = self.session_order.numbers(session_id)
+            for index in range(bisect_left(numbers, from_number), len(numbers)):
+                message = self.messages.get(numbers[index])
+                if message is not None:
+                    yield message

@@ -6,9 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pairbus.model.message import Message
+    from pairbus.engine.queues.table import MessageTable
 
 _STALE_SLACK: Final = 64
 """Numbers of messages that left, beyond as many as are there, before they are swept."""
@@ -49,7 +47,7 @@ class SessionOrder:
         if numbers[index] != number:
             numbers.insert(index, number)
 
-    def remove(self, session_id: str, messages: Mapping[int, Message]) -> None:
+    def remove(self, session_id: str, messages: MessageTable) -> None:
         """A message has left; ``messages`` are those that are still there."""
         run = self._runs[session_id]
         run.live -= 1

@@ -85,8 +85,7 @@ def _write_messages(found: Opened, target: Path, progress: Progress) -> int:
     total = sum(len(queue.messages) for queue in found.namespace.all_queues())
     for entity in entities(found.namespace):
         for queue in entity.queues:
-            for number in sorted(queue.messages):
-                message = queue.messages[number]
+            for message in queue.messages.values():
                 blob = found.store.read(message.location, message.size)
                 writer.add(message_row(entity.path, queue.queue_id, message, blob), 2 * len(blob))
                 if writer.count % PROGRESS_EVERY == 0:

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -186,9 +187,8 @@ class _Copy:
         total = sum(len(queue.messages) for queue in queues)
         count = size = 0
         for queue in queues:
-            numbers = sorted(queue.messages)
-            for start in range(0, len(numbers), READ_MESSAGES):
-                chosen = [queue.messages[number] for number in numbers[start : start + READ_MESSAGES]]
+            messages = queue.messages.values()
+            while chosen := list(islice(messages, READ_MESSAGES)):
                 if found.store.read_ahead is not None:
                     found.store.read_ahead.fetch([message.location for message in chosen], 0)
                 for message in chosen:
