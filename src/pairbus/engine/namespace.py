@@ -371,6 +371,14 @@ class Namespace:
         else:
             self.audited_batch = max(self.audited_batch, record.number)
 
+    def fold_all(self, records: Iterator[Record]) -> int:
+        """Fold records in their order; how many there were."""
+        count = 0
+        for record in records:
+            self.fold(record)
+            count += 1
+        return count
+
     def _used(self, record: EntityUsed) -> None:
         entity = self._by_id.get(record.entity_id)
         if entity is None:

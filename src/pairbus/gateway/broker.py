@@ -105,6 +105,8 @@ class Broker:
         self._on_audit = audit
         self._on_refusal = audit_refusal
         self._dirty: dict[GatewayConnection, None] = {}
+        self._last_touched: GatewayConnection | None = None
+        """It is in ``_dirty``: what comes next mostly concerns the same connection."""
         self._later: list[tuple[int, int, GatewayConnection, Session, int]] = []
         self._later_count = 0
         self._transactions = 0
@@ -151,15 +153,19 @@ class Broker:
         self._timers.disarm(connection.number)
         self.window_limited.pop(connection, None)
         self._dirty.pop(connection, None)
+        self._last_touched = None
 
     def touch(self, connection: GatewayConnection) -> None:
         """A connection has something to say, or has ended."""
-        self._dirty[connection] = None
+        if connection is not self._last_touched:
+            self._dirty[connection] = None
+            self._last_touched = connection
 
     def take_dirty(self) -> list[GatewayConnection]:
         """Connections that may have output since last asked."""
         dirty = list(self._dirty)
         self._dirty.clear()
+        self._last_touched = None
         return dirty
 
     def accept_later(

@@ -6,7 +6,7 @@ import base64
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -313,16 +313,17 @@ def recover(
     The one recovery: of a broker that starts, and of the tools that work on its data. ``seen`` is shown each record first.
     ``now``: when the broker begins to serve; None: it does not.
     """
-    count = 0
-    fold = namespace.fold
-    for record in store.replay():
-        count += 1
-        if seen is not None:
-            seen(record)
-        fold(record)
+    records = store.replay()
+    count = namespace.fold_all(records if seen is None else _shown(records, seen))
     namespace.replayed(now)
     store.live(namespace.live_messages())
     return count
+
+
+def _shown(records: Iterator[Record], seen: Callable[[Record], None]) -> Iterator[Record]:
+    for record in records:
+        seen(record)
+        yield record
 
 
 def declare_access_rules(namespace: Namespace, declarations: Declarations, now: int) -> str:

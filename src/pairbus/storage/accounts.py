@@ -125,10 +125,13 @@ class SegmentAccounts:
 
     def add_live(self, queue_id: int, location: int, size: int) -> None:
         """A message lies at a location."""
-        account = self.by_number.get(location >> self._offset_bits)
+        self.add_live_bytes(queue_id, location >> self._offset_bits, size + STORED_HEAD_BYTES)
+
+    def add_live_bytes(self, queue_id: int, segment: int, size: int) -> None:
+        """Messages of a queue that take so many bytes, with their heads, lie in a segment."""
+        account = self.by_number.get(segment)
         if account is not None:
             entity_id = queue_id >> ENTITY_SHIFT
-            size += STORED_HEAD_BYTES
             left = account.live.get(entity_id, 0) + size
             if left:
                 account.live[entity_id] = left

@@ -12,6 +12,8 @@ class RecentBlobs:
 
     def __init__(self, recent_bytes_max: int) -> None:
         self._recent: dict[int, bytes] = {}
+        self._first = 0
+        """Nothing before this location is here: whoever receives a backlog asks for nothing else."""
         self.recent_bytes = 0
         self.recent_bytes_max = recent_bytes_max
 
@@ -23,10 +25,12 @@ class RecentBlobs:
             self._evict(durable)
 
     def get(self, location: int) -> bytes | None:
-        return self._recent.get(location)
+        return self._recent.get(location) if location >= self._first else None
 
     def forget(self, location: int) -> None:
         """Drop a blob that will not be read again."""
+        if location < self._first:
+            return
         blob = self._recent.get(location)
         if blob is not None:
             del self._recent[location]
@@ -35,11 +39,14 @@ class RecentBlobs:
     def _evict(self, durable: int) -> None:
         # By a quarter at once: taking the first key of a dict again and again would walk over the holes each time.
         surplus = self.recent_bytes - self.recent_bytes_max * 3 // 4
+        first = durable
         gone: list[int] = []
         for location, blob in self._recent.items():
             if surplus <= 0 or location >= durable:
+                first = location  # they came in the order of their locations
                 break
             gone.append(location)
             surplus -= len(blob)
         for location in gone:
             self.forget(location)
+        self._first = first

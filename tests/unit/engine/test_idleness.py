@@ -201,7 +201,7 @@ STEPS: Final = {
     ),
     *(
         f"Namespace.{name}"
-        for name in ("live_messages", "paths", "queue_of", "next_deadline", "fold", "replayed")
+        for name in ("live_messages", "paths", "queue_of", "next_deadline", "fold", "fold_all", "replayed")
     ),
     *(
         f"Namespace.{name}"

@@ -87,17 +87,19 @@ _plain_headers: Final[dict[bytes, bytes]] = {}
 """The prefix of a stored message without annotations to what stands before the lock token in its first delivery."""
 
 
-class _LastTimes:
-    """The annotations with the times of the last plain delivery. Those of one turn share them, if they came in one turn."""
+class _LastPlain:
+    """Of the last plain delivery, what the next one mostly has too. Each in one value, for brokers in several threads share it."""
 
-    __slots__ = ("times",)
+    __slots__ = ("header", "times")
 
     def __init__(self) -> None:
+        self.header = (b"\xff" * PREFIX_SIZE, b"")
+        """An entry of ``_plain_headers``."""
         self.times = (0, 0, b"")
-        """enqueued, locked until, both encoded: in one value, for brokers in several threads share it."""
+        """enqueued, locked until, both encoded."""
 
 
-_last: Final = _LastTimes()
+_last: Final = _LastPlain()
 
 
 def delivery_parts(
@@ -124,7 +126,13 @@ def delivery_parts(
         and lock_token != b""
     )
     if is_plain:
-        known = _plain_headers.get(blob[:PREFIX_SIZE])
+        prefix, header = _last.header
+        known: bytes | None = header
+        if not blob.startswith(prefix):
+            prefix = blob[:PREFIX_SIZE]
+            known = _plain_headers.get(prefix)
+            if known is not None:
+                _last.header = (prefix, known)
         if known is not None:
             enqueued, locked, times = _last.times
             if enqueued != enqueued_at or locked != locked_until:
@@ -146,9 +154,8 @@ def delivery_parts(
     if ttl_ms:
         ttl = ttl_ms if ttl_ms <= 0xFFFFFFFF else 0
         flags = flags | TTL_SET if ttl else flags & ~TTL_SET
-    header = _headers.get((flags, priority, ttl, delivery_count))
-    if header is None:
-        header = _header(flags, priority, ttl, delivery_count)
+    found = _headers.get((flags, priority, ttl, delivery_count))
+    header = _header(flags, priority, ttl, delivery_count) if found is None else found
     if is_plain and not delivery_length and not message_length:
         if len(_plain_headers) >= HEADERS_CACHED_MAX:
             _plain_headers.clear()

@@ -33,6 +33,8 @@ class BlobCache(RecentBlobs):
         super().__init__(cache_bytes // 2)
         self._files = files
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._last = (-1, b"")
+        """The block that was used last, by its key: the next message of a backlog mostly lies in it too."""
         self._blocks_max = max(BLOCKS_MIN, cache_bytes // 2 // BLOCK_BYTES)
         self._handles: OrderedDict[int, int] = OrderedDict()
         self.hits = 0
@@ -44,7 +46,7 @@ class BlobCache(RecentBlobs):
 
     def read(self, location: int, size: int, durable: int) -> bytes:
         """The blob at a location, from memory or disk."""
-        blob = self._recent.get(location)
+        blob = self.get(location)
         if blob is not None:
             self.hits += 1
             return blob
@@ -66,14 +68,20 @@ class BlobCache(RecentBlobs):
         return blob
 
     def _block(self, key: int) -> bytes:
+        last_key, last_block = self._last
+        if key == last_key:
+            self.hits += 1
+            return last_block
         block = self._blocks.get(key)
         if block is not None:
             self.hits += 1
             self._blocks.move_to_end(key)
+            self._last = (key, block)
             return block
         self.misses += 1
         location = key << BLOCK_BITS
         block = self._load(location, BLOCK_BYTES)
+        self._last = (key, block)
         self._blocks[key] = block
         if len(self._blocks) > self._blocks_max:
             self._blocks.popitem(last=False)

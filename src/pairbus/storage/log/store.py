@@ -254,9 +254,15 @@ class LogStore(Store):
         self._pool.start()
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
-        add = self._accounts.add_live
+        # Those of one entity mostly lie one after the other in a segment, so most of them are added up here.
+        accounts = self._accounts
+        in_queue, in_segment, together = 0, -1, 0
         for queue_id, location, size in messages:
-            add(queue_id, location, size)
+            if queue_id != in_queue or location >> OFFSET_BITS != in_segment:
+                accounts.add_live_bytes(in_queue, in_segment, together)
+                in_queue, in_segment, together = queue_id, location >> OFFSET_BITS, 0
+            together += size + STORED_HEAD_BYTES
+        accounts.add_live_bytes(in_queue, in_segment, together)
         self._is_accounted = True
 
     # -- staging -----------------------------------------------------------------------------------------------
