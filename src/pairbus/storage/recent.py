@@ -13,7 +13,7 @@ class RecentBlobs:
     def __init__(self, recent_bytes_max: int) -> None:
         self._recent: dict[int, bytes] = {}
         self._first = 0
-        """Nothing before this location is here: whoever receives a backlog asks for nothing else."""
+        """Nothing before this location is here. Receivers of a backlog ask for such locations only."""
         self.recent_bytes = 0
         self.recent_bytes_max = recent_bytes_max
 

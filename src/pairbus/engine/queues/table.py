@@ -156,12 +156,12 @@ class MessageTable:
 
 def _index(chunk: list[Message], number: int) -> i64:
     """Where this number stands in a chunk, or would stand; the last place if it is higher than all."""
+    # Not native integers: a client may ask for a number of any size.
+    last: int = len(chunk) - 1
+    behind: int = number - chunk[0].sequence_number
     low: i64 = 0
-    high: i64 = len(chunk) - 1
-    first = chunk[0].sequence_number
     # No place lies farther behind the first than its number does, so without gaps the first look finds it.
-    if number - first < high:
-        high = max(number - first, 0)
+    high: i64 = last if behind > last else max(behind, 0)
     if chunk[high].sequence_number <= number:
         return high
     while low < high:
