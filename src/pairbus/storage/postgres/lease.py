@@ -81,7 +81,7 @@ _MOVE_AWAY: Final = (
 ).encode()
 _LOOK: Final = (
     b"select epoch, owner, address, "
-    b"greatest(floor(extract(epoch from until - clock_timestamp()) * 1000), -1)::bigint, one.name, value from pairbus_shard as one "
+    b"greatest(ceil(extract(epoch from until - clock_timestamp()) * 1000), -1)::bigint, one.name, value from pairbus_shard as one "
     b"left join pairbus_setting as setting on setting.shard = one.shard and setting.name = 'moved' where one.shard = $1"
 )
 _KEPT: Final = b"select seq, epoch, crc from pairbus_frame where shard = $1 and seq <= $2 and epoch <= $3 order by seq desc limit 1"
