@@ -92,8 +92,12 @@ class EventObserver(Observer):
     The client's own health events say which destinations are unavailable.
     """
 
-    def __init__(self, emit: Callable[[Kind, str, str], None]) -> None:
+    def __init__(self, emit: Callable[[Kind, str, str], None], deleted: Callable[[str], None]) -> None:
         self._emit = emit
+        self._deleted = deleted
+
+    def deleted(self, queue: str) -> None:
+        self._deleted(queue)
 
     def drained(self, queue: str) -> None:
         self._emit(Kind.DRAINED, queue, "every message received so far is delivered")

@@ -109,6 +109,9 @@ class Observer:
     def key_refused(self, queue: str, sentence: str) -> None:
         """The key does not allow to receive from a backlog queue: nothing of it is drained until that changes."""
 
+    def deleted(self, queue: str) -> None:
+        """A backlog queue that the drain has read does not exist any more: what was still in it is gone."""
+
     def available(self, subject: str) -> None:
         """A destination or backlog queue works again."""
 

@@ -38,6 +38,11 @@ _QUEUE_GONE: Final = (
     "a paired client creates its backlog queues when it pairs; or drain only those that exist"
 )
 
+_QUEUE_DELETED: Final = (
+    "somebody deleted it while it was drained: what was still in it is gone, and `pairbus reconcile` names the messages that never "
+    "arrived"
+)
+
 Side = Literal["primary", "secondary"]
 
 
@@ -52,6 +57,9 @@ class Problem:
     is_plain: bool = False
     """Whether the text says all there is to say: it is a sentence of the drain, and no error of a namespace."""
 
+    is_deleted: bool = False
+    """Whether it is a backlog queue that this drain has read before, and that does not exist any more."""
+
     @property
     def reason(self) -> str:
         """The kind of failure and its text."""
@@ -61,6 +69,8 @@ class Problem:
         """What is wrong, and the way out."""
         if self.is_plain:
             return f"{self.subject}: {self.text}"
+        if self.is_deleted:
+            return f"{self.subject}: {_QUEUE_DELETED}"
         way_out = _WAY_OUT.get(self.failure)
         if self.side == "secondary" and self.failure is Failure.NOT_FOUND:
             way_out = _QUEUE_GONE
@@ -81,22 +91,29 @@ class Problems:
         self._observer = observer
         self._open: dict[tuple[Side, str], Problem] = {}
         self._moved_ms = 0
+        self._read: set[str] = set()
+        """The backlog queues that have worked so far."""
 
     def failed(
         self, side: Side, subject: str, failure: Failure, text: str, *, is_plain: bool = False
     ) -> None:
         """An attempt failed, and is made again later."""
         known = self._open.get((side, subject))
-        problem = Problem(side, subject, failure, text[:TEXT_CHARACTERS_MAX], is_plain)
+        is_deleted = side == "secondary" and failure is Failure.NOT_FOUND and subject in self._read
+        problem = Problem(side, subject, failure, text[:TEXT_CHARACTERS_MAX], is_plain, is_deleted)
         self._open[side, subject] = problem
         if known is None or known.failure is not failure:
             sentence = f"{problem.sentence()}; trying again"
             self._observer.unavailable(subject, sentence)
             if side == "secondary" and failure is Failure.UNAUTHORIZED:
                 self._observer.key_refused(subject, sentence)
+            if is_deleted:
+                self._observer.deleted(subject)
 
     def works(self, side: Side, subject: str) -> None:
         """An attempt worked."""
+        if side == "secondary":
+            self._read.add(subject)
         if self._open.pop((side, subject), None) is not None:
             self._observer.available(subject)
 
@@ -119,8 +136,16 @@ class Problems:
         shown = list(self._open.values())[:SUBJECTS_SHOWN_MAX]
         text = "; ".join(problem.sentence() for problem in shown)
         more = len(self._open) - len(shown)
+        is_missing = any(
+            one.side == "secondary" and one.failure is Failure.NOT_FOUND for one in self._open.values()
+        )
+        rest = (
+            "What other backlog queues hold is still there"
+            if is_missing
+            else "Nothing is lost: the messages are still in the backlog"
+        )
         return (
             f"nothing could be drained for {waited // 1000} s: {text}"
             + (f"; and {more} more" if more else "")
-            + ". Nothing is lost: the messages are still in the backlog; run the command again"
+            + f". {rest}; run the command again"
         )

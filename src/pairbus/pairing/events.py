@@ -35,6 +35,7 @@ class Kind(Enum):
     PING_FAILED = "pairing.ping_failed"
     REFUSED = "pairing.refused"
     RECOVERED = "pairing.recovered"
+    BACKLOG_LOST = "pairing.backlog_lost"
     QUEUE_EVICTED = "pairing.queue_evicted"
     QUEUE_READMITTED = "pairing.queue_readmitted"
     FENCE_STANDS = "pairing.fence_stands"
@@ -65,6 +66,7 @@ _LEVELS: Final = {
     Kind.SUSPECT: logging.WARNING,
     Kind.FAILED_OVER: logging.WARNING,
     Kind.REFUSED: logging.ERROR,
+    Kind.BACKLOG_LOST: logging.ERROR,
     Kind.QUEUE_EVICTED: logging.WARNING,
     Kind.SYPHON_REFUSED: logging.ERROR,
     Kind.SET_ASIDE: logging.WARNING,

@@ -39,6 +39,10 @@ class Counters:
     recoveries: int = 0
     evictions: int = 0
     readmissions: int = 0
+    backlog_queues_lost: int = 0
+    """Backlog queues that were deleted after this client had used them."""
+    parked_lost: int = 0
+    """Messages that this client had parked in them, at most: a drain may have delivered some before."""
     receives: int = 0
     received: int = 0
     restored: int = 0
@@ -59,6 +63,9 @@ class Counters:
     fences: int = 0
     """Sessions that went on being parked although their entity took sends."""
     fences_lifted: int = 0
+    """Those of which every message has left the backlog, as far as the client knows by arriving."""
+    fences_lost: int = 0
+    """Those that ended after a backlog queue with messages of the session was deleted."""
     fences_timed_out: int = 0
     fence_peeks: int = 0
     """Pages that looks into the backlog queues have read."""
@@ -85,6 +92,8 @@ class Statistics:
     recoveries: int
     evictions: int
     readmissions: int
+    backlog_queues_lost: int
+    parked_lost: int
     receives: int
     received: int
     restored: int
@@ -99,6 +108,7 @@ class Statistics:
     receive_operations: int
     fences: int
     fences_lifted: int
+    fences_lost: int
     fences_timed_out: int
     fence_peeks: int
     replayed_to_primary: int

@@ -351,3 +351,58 @@ class _Day:
                 session, number = line.split()
                 accepted.setdefault(session, []).append(int(number))
         return accepted
+
+
+@pytest.mark.parametrize("is_found_by", ["a send", "a look"])
+def test_messages_of_a_deleted_backlog_queue_are_never_said_to_have_arrived(
+    is_found_by: str, pair: Pair
+) -> None:
+    with (
+        paired(pair, by_hand(order="session")) as client,
+        client.get_queue_sender("orders") as sender,
+        pair.secondary.administration_client() as management,
+    ):
+        client.fail_over("orders")
+        for number in (1, 2, 3):
+            sender.send_messages(kept("session", "a", number), timeout=SEND_SECONDS)
+        queue = client.health()["orders"].backlog_queue
+        assert queue is not None
+        management.delete_queue(queue)
+        if is_found_by == "a send":
+            sender.send_messages(kept("session", "a", 4), timeout=SEND_SECONDS)
+            assert waiting(pair.secondary, queue) == 1
+            with pair.secondary.client() as official, official.get_queue_receiver(queue) as receiver:
+                receiver.complete_message(receiver.receive_messages(max_wait_time=SEND_SECONDS)[0])
+        client.mark_healthy("orders")
+        wait_until(lambda: client.health()["orders"].fenced_sessions == 0, "the fence ends")
+        sender.send_messages(kept("session", "a", 5), timeout=SEND_SECONDS)
+
+        events = client.events()
+        (lost,) = [event for event in events if event.kind is Kind.BACKLOG_LOST]
+        assert (lost.subject, lost.is_loud, lost.data["messages"]) == (queue, True, 3)
+        (ended,) = [event.text for event in events if event.kind is Kind.FENCE_LIFTED]
+        assert ended.startswith(
+            "messages of session 'a' are no longer in the backlog: their queue was deleted"
+        )
+        assert client.health()["orders"].parked_lost == 3
+        found = client.statistics()
+        assert (found.backlog_queues_lost, found.parked_lost) == (1, 3)
+        assert (found.fences_lifted, found.fences_lost) == (0, 1)
+
+
+def test_the_drain_inside_a_client_tells_that_its_queue_was_deleted(pair: Pair) -> None:
+    with (
+        paired(pair, by_hand(enable_syphon=True)) as client,
+        client.get_queue_sender("orders") as sender,
+        pair.secondary.administration_client() as management,
+    ):
+        client.fail_over("orders")
+        sender.send_messages(text("a 1"), timeout=SEND_SECONDS)
+        queue = client.health()["orders"].backlog_queue
+        assert queue is not None
+        wait_until(lambda: client.statistics().received >= 1, "the drain has read the queue")
+
+        management.delete_queue(queue)
+
+        wait_until(lambda: client.statistics().backlog_queues_lost == 1, "the drain misses its queue")
+        assert client.health()["orders"].parked_lost == 1

@@ -411,3 +411,47 @@ def test_a_session_of_a_queue_that_is_not_used_is_fenced_and_follows_it_elsewher
     )
     assert look(book, extra) == [KEY]
     assert book.route(KEY) is Route.DIRECT
+
+
+def test_a_session_whose_queue_was_deleted_ends_without_having_arrived() -> None:
+    book = failed_over()
+    accept(book, HOME, 1)
+    book.recovered("orders", 20, 20)
+    for queue in (SECOND, THIRD):
+        look(book, queue)
+
+    assert book.queue_lost(HOME) == 1
+    assert book.queue_lost(HOME) == 0, "told already"
+    assert book.oldest(KEY) is None
+    gone = book.begin_look(HOME)
+    gone.is_complete = True
+    report = book.end_look(gone, 30)
+
+    assert (report.lifted, report.lost) == ([], [KEY])
+    assert book.route(KEY) is Route.DIRECT
+    assert not book.is_busy
+
+
+def test_a_session_that_goes_on_in_the_queue_that_was_created_again_has_lost_messages_all_the_same() -> None:
+    book = failed_over()
+    accept(book, HOME, 1)
+    book.queue_lost(HOME)
+    accept(book, HOME, 2)
+    book.recovered("orders", 20, 20)
+    for queue in (SECOND, THIRD):
+        look(book, queue)
+    assert look(book, HOME, message(2)) == []
+
+    gone = book.begin_look(HOME)
+    gone.is_complete = True
+    assert book.end_look(gone, 30).lost == [KEY]
+
+    accept(book, HOME, 3, now=40)
+    assert look(book, HOME, now=50) == [KEY], "messages of a later time have arrived"
+
+
+def test_a_queue_that_holds_nothing_of_a_session_is_no_loss_to_it() -> None:
+    book = failed_over()
+    accept(book, HOME, 1)
+
+    assert book.queue_lost(SECOND) == 0

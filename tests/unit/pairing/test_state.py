@@ -239,6 +239,67 @@ def test_a_fence_that_stands_through_two_failovers_counts_once_and_its_event_nam
     assert [(event.data["sessions"], event.data["names"]) for event in stands] == [(1, ["s1"])] * 2
     assert stands[0].text == "session 's1' goes on being parked until its parked messages have arrived"
     assert state.counters.fences == 1
-    state.fences_lifted([key, ("orders", "never fenced")])
+    state.fences_ended([key, ("orders", "never fenced")], [])
     assert state.counters.fences_lifted == 1
     assert "3 messages parked so far, the last in None" in state.explain("orders")
+
+
+def test_a_deleted_backlog_queue_is_told_once_with_what_was_in_it_at_most() -> None:
+    state = make(options=SendAvailabilityOptions(order="session"))
+    orders, other = state.health_of("Orders"), state.health_of("other")
+    orders.has_parked("q0", 3)
+    orders.has_parked("q1", 4)
+    other.has_parked("q0", 1)
+    seen = state.parked_in("q0")
+    orders.has_parked("q0", 5)
+    for health, count in seen.items():
+        health.have_left("q0", count)
+
+    state.queue_lost("q0")
+    state.queue_lost("q0")
+    state.queue_lost("never used")
+
+    (event,) = [one for one in state.events.history() if one.kind is Kind.BACKLOG_LOST]
+    assert (event.subject, event.is_loud, event.data) == ("q0", True, {"messages": 5, "sessions": 0})
+    assert event.text.startswith(
+        "somebody deleted it, and whatever was still in it is gone: up to 5 of the messages"
+    )
+    assert "`pairbus reconcile` names those that never arrived" in event.text
+    assert (state.counters.backlog_queues_lost, state.counters.parked_lost) == (1, 5)
+    reports = state.reports()
+    assert (reports["Orders"].parked, reports["Orders"].parked_lost, reports["other"].parked_lost) == (
+        12,
+        5,
+        0,
+    )
+    assert "backlog queues that somebody deleted held up to 5 of them, which are gone" in state.explain(
+        "orders"
+    )
+
+
+def test_messages_that_only_others_have_parked_are_lost_too() -> None:
+    state = make(options=SendAvailabilityOptions(order="session"))
+    key = ("orders", "s1")
+    state.order.accepted(key, "q0", Follows("q0", "another", 1), 0, Oldest("m", "q0", 1), 5_000)
+    state.fences_stand([key])
+
+    state.queue_lost("q0")
+    state.fences_ended([], [key])
+
+    (event,) = [one for one in state.events.history() if one.kind is Kind.BACKLOG_LOST]
+    assert "messages that other clients had parked" in event.text
+    assert event.data == {"messages": 0, "sessions": 1}
+    assert (state.counters.fences_lifted, state.counters.fences_lost) == (0, 1)
+
+
+def test_an_age_is_only_that_of_a_message_that_may_still_be_in_the_backlog() -> None:
+    state = make()
+    health = state.health_of("orders")
+    for queue in ("q0", "q1"):
+        health.has_parked(queue, 1)
+    health.parked_since_ms = state.clock()
+
+    state.queue_lost("q0")
+    assert state.reports()["orders"].oldest_parked_age_ms is not None
+    state.queue_lost("q1")
+    assert state.reports()["orders"].oldest_parked_age_ms is None

@@ -128,7 +128,9 @@ class Fences:
     async def _look(self, queue: Any) -> Exception | None:
         """Look through one queue, and draw the conclusions. Returns the error that ended it."""
         with self._state.lock:
+            begun_ms = self._state.clock()
             look = self._book.begin_look(queue)
+            parked = self._state.parked_in(queue)
             receiver = self._receivers.pop(queue, None)
         failure: Exception | None = None
         is_whole = False
@@ -137,13 +139,19 @@ class Fences:
                 receiver = self._client.secondary.get_queue_receiver(queue)
                 handlers.set_retries(receiver, 0)
             async with self._runtime.limit(receiver, LOOK_SECONDS):
-                await self._read(receiver, look)
+                is_empty = await self._read(receiver, look)
             is_whole = True
+            if is_empty:
+                with self._state.lock:
+                    for health, count in parked.items():
+                        health.have_left(queue, count)
         except Exception as error:
             # The queue is not seen, and the next look tries again.
             failure = error
-            # A queue that does not exist holds nothing.
+            # A queue that does not exist holds nothing. Whether what it held has arrived is not known.
             look.is_complete = classify(error) is Failure.NOT_FOUND
+            if look.is_complete:
+                self._client._setup.found_missing(queue, begun_ms)
             look.met.clear()
             look.foreign.clear()
             logger.debug("the look into %s failed", queue, exc_info=True)
@@ -155,7 +163,8 @@ class Fences:
         self._conclude(look)
         return failure
 
-    async def _read(self, receiver: Any, look: Look) -> None:
+    async def _read(self, receiver: Any, look: Look) -> bool:
+        """Read a queue. True: it was empty."""
         state, options = self._state, self._state.options
         position = 1
         for _ in range(PAGES_MAX):
@@ -166,7 +175,7 @@ class Fences:
             )
             if not page:
                 look.is_complete = True
-                return
+                return position == 1
             for message in page:
                 seen = seen_of(message, options.order, self._client._identity)
                 if seen is not None:
@@ -174,26 +183,32 @@ class Fences:
             with state.lock:
                 # The end of a short queue costs one page more, and says how many messages are left.
                 if len(page) >= PAGE_MESSAGES and self._book.has_seen_enough(look):
-                    return
+                    return False
             position = int(page[-1].sequence_number or 0) + 1
+        return False
 
     def _conclude(self, look: Look) -> None:
         state = self._state
         with state.lock:
             report = self._book.end_look(look, state.clock())
             state.fences_stand(report.fenced)
-            state.fences_lifted(report.lifted)
+            state.fences_ended(report.lifted, report.lost)
             self._tell(
                 Kind.FENCE_STANDS, report.fenced, f"parked in {look.queue}: later sends go behind them"
             )
             self._tell(Kind.FENCE_LIFTED, report.lifted, "have arrived: sends go to the primary again")
+            self._tell(
+                Kind.FENCE_LIFTED,
+                report.lost,
+                "are no longer in the backlog: their queue was deleted, and some of them may never arrive; sends go to the primary again",
+            )
             self._tell(
                 Kind.ORDER_UNKNOWN,
                 report.crossed,
                 f"parked in {look.queue} by another client while this one sent to the primary: the order between the two "
                 "is not kept",
             )
-        if report.lifted:
+        if report.lifted or report.lost:
             self._runtime.notify()
 
     def _tell(self, kind: Kind, keys: list[Key], text: str) -> None:

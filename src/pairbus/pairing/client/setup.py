@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PROBE_SECONDS: Final = 10.0
 QUICK_SECONDS: Final = 5
 """Seconds that pairing gives a silent secondary when a spool can take messages until it answers."""
+READ_MS: Final = 60_000
+"""How long after a queue was created again the drain may still find out that the one before was deleted."""
 UNREACHABLE: Final = (Failure.TIMEOUT, Failure.CONNECTION)
 """The secondary does not answer. A client with a spool may be paired all the same, and sets it up later."""
 
@@ -71,6 +73,7 @@ class Setup:
         usable: list[int] = []
         last: Exception | None = None
         for index in census.missing:
+            self._state.queue_lost(name_of(primary, index))  # says nothing about one that was not used before
             try:
                 created = await self._create(index)
                 if created is None:
@@ -109,7 +112,10 @@ class Setup:
             seconds: How long to wait for another send that creates it.
         """
         index = backlog_index(self._state.primary, name)
-        if index is None or not self._may_manage:
+        if index is None:
+            return False
+        if not self._may_manage:
+            self._state.queue_lost(name)
             return False
         until_ms = self._state.clock() + int(seconds * 1000)
         while True:
@@ -126,6 +132,7 @@ class Setup:
             await self._runtime.wait_for_change(token, left_ms / 1000)
         is_there = False
         try:
+            self._state.queue_lost(name)
             found = await self._create(index)
             is_there = found is None or not found.obstacle
         except PairingError as error:
@@ -138,6 +145,16 @@ class Setup:
                     self._created_ms[name] = self._state.clock()
             self._runtime.notify()
         return is_there
+
+    def found_missing(self, name: str, since_ms: int) -> None:
+        """Tell that a backlog queue was deleted, unless this client has created it again since the work that misses it began."""
+        with self._state.lock:
+            if self._created_ms.get(name, -1) < since_ms:
+                self._state.queue_lost(name)
+
+    def read_in_vain(self, name: str) -> None:
+        """The drain found that a queue is missing. When it began to read is not known."""
+        self.found_missing(name, self._state.clock() - READ_MS)
 
     async def _create(self, index: int) -> BacklogQueue | None:
         """Create a backlog queue; None when that was done, or what another client has created meanwhile.

@@ -316,11 +316,16 @@ class PairingState:
         self._fences |= new
         self.counters.fences += len(new)
 
-    def fences_lifted(self, keys: Iterable[Key]) -> None:
-        """Count fences that were counted before and are gone. Called under the lock."""
-        gone = self._fences.intersection(keys)
-        self._fences -= gone
-        self.counters.fences_lifted += len(gone)
+    def fences_ended(self, lifted: Iterable[Key], lost: Iterable[Key]) -> None:
+        """Count fences that were counted before and are gone. Called under the lock.
+
+        Args:
+            lifted: Sessions whose messages have arrived.
+            lost: Sessions of which a queue with messages was deleted.
+        """
+        self.counters.fences_lifted += len(self._fences.intersection(lifted))
+        self.counters.fences_lost += len(self._fences.intersection(lost))
+        self._fences.difference_update(lifted, lost)
         if not self.order.is_busy:
             self._fences.clear()
 
@@ -366,6 +371,10 @@ class PairingState:
                 lines.append(f"next ping at {at}; {report.pings_sent} sent so far")
             if report.parked:
                 lines.append(f"{report.parked} messages parked so far, the last in {report.backlog_queue}")
+            if report.parked_lost:
+                lines.append(
+                    f"backlog queues that somebody deleted held up to {report.parked_lost} of them, which are gone"
+                )
             if report.spooled:
                 age_s = (report.oldest_spooled_age_ms or 0) / 1000
                 lines.append(
@@ -470,6 +479,34 @@ class PairingState:
             "accepts again" if queue == accepting else f"is tried again: the secondary is back ({accepting})"
         )
         self.emit(Kind.QUEUE_READMITTED, queue, text)
+
+    def parked_in(self, queue: str) -> dict[EntityHealth, int]:
+        """How many messages of each entity may be in a queue. Called under the lock."""
+        return {one: count for one in self._healths.values() if (count := one.parked_in.get(queue, 0))}
+
+    def queue_lost(self, queue: str) -> None:
+        """The secondary says that a backlog queue does not exist. Tell once what that means, if this client has used it."""
+        with self.lock:
+            parked = sum(one.queue_lost(queue) for one in self._healths.values())
+            sessions = self.order.queue_lost(queue)
+            if not parked and not sessions:
+                return
+            self.counters.backlog_queues_lost += 1
+            self.counters.parked_lost += parked
+            whose = (
+                f"up to {parked} of the messages that this client has parked; a drain may have delivered some of them before"
+                if parked
+                else "messages that other clients had parked"
+            )
+            self.emit(
+                Kind.BACKLOG_LOST,
+                queue,
+                f"somebody deleted it, and whatever was still in it is gone: {whose}. `pairbus reconcile` names those that never "
+                "arrived",
+                is_loud=True,
+                messages=parked,
+                sessions=sessions,
+            )
 
     # --- seeing -----------------------------------------------------------------------------------
 

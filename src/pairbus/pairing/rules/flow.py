@@ -341,8 +341,7 @@ class SendFlow:
         """A backlog queue accepted messages. Returns the queues that this brought back into the rotation."""
         if self._health.parked_since_ms is None and self._health.state is Health.FAILED_OVER:
             self._health.parked_since_ms = now
-        self._health.parked += messages
-        self._health.backlog_queue = queue
+        self._health.has_parked(queue, messages)
         return self._rotation.accepted(queue)
 
     def backlog_failed(

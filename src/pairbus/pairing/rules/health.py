@@ -56,6 +56,8 @@ class EntityReport:
         parked: How many messages for it this client has sent to the backlog so far, those that have arrived since included.
         backlog_queue: The backlog queue that took the last one.
         pings_sent: How often it was asked.
+        parked_lost: Of ``parked``, how many were in backlog queues when somebody deleted those, at most: a drain may have delivered
+            some of them before. The others are gone.
         fenced_sessions: With an order: sessions that go on being parked although the entity takes sends.
         oldest_parked_age_ms: How long ago the oldest message for it that is known to be in the backlog was sent. None: none is
             known. Of messages without an order a client knows only what it has parked since the entity failed over, and from the
@@ -83,6 +85,7 @@ class EntityReport:
     since: datetime = field(compare=False)
     next_ping: datetime | None = field(compare=False)
     failover_due: datetime | None = field(compare=False)
+    parked_lost: int = 0
     fenced_sessions: int = 0
     oldest_parked_age_ms: int | None = field(default=None, compare=False)
     spooled: int = 0
@@ -121,6 +124,9 @@ class EntityHealth:
         self.has_accepted = False
         """Whether a send of this client has ever been accepted: only then can "not found" mean an outage."""
         self.parked = 0
+        self.parked_in: dict[str, int] = {}
+        """By backlog queue: how many of these may still be there."""
+        self.parked_lost = 0
         self.parked_since_ms: int | None = None
         """When the first message was parked since the entity failed over."""
         self.backlog_queue: str | None = None
@@ -216,6 +222,26 @@ class EntityHealth:
         self.gone_error = error.with_traceback(None)
         return [change]
 
+    # --- messages in the backlog ------------------------------------------------------------------
+
+    def has_parked(self, queue: str, messages: int) -> None:
+        """A backlog queue accepted messages."""
+        self.parked += messages
+        self.parked_in[queue] = self.parked_in.get(queue, 0) + messages
+        self.backlog_queue = queue
+
+    def have_left(self, queue: str, messages: int) -> None:
+        """So many of the messages in a backlog queue are there no longer: a look found it empty."""
+        self.parked_in[queue] = max(0, self.parked_in.get(queue, 0) - messages)
+
+    def queue_lost(self, queue: str) -> int:
+        """Somebody has deleted a backlog queue. Returns how many messages were in it at most."""
+        lost = self.parked_in.pop(queue, 0)
+        self.parked_lost += lost
+        if not any(self.parked_in.values()):
+            self.parked_since_ms = None
+        return lost
+
     # --- by hand ----------------------------------------------------------------------------------
 
     def fail_over(self, now: int) -> list[Change]:
@@ -277,6 +303,7 @@ class EntityHealth:
             time_of(self.since_ms),
             None if next_ping_ms is None else time_of(next_ping_ms),
             None if failover_due_ms is None else time_of(failover_due_ms),
+            parked_lost=self.parked_lost,
         )
 
     def _enter(self, state: Health, now: int, why: str) -> Change:

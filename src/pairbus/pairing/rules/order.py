@@ -14,7 +14,9 @@ in every process, and a queue keeps its order. The drain delivers one message of
 A detour that goes on. After failback a session whose messages are still in the backlog goes on being parked, behind them, in
 the same queue. It is *fenced*: its callers need not wait. Its sends go to the primary again once a look into the queue, from its
 first message to its last, finds none of its messages. A look also shows messages that a drain has locked, and a drain
-completes a message only after the primary has accepted it. So a message that cannot be seen has arrived.
+completes a message only after the primary has accepted it. So a message that cannot be seen has arrived, unless somebody has
+taken it out of the queue or deleted the queue. A client that finds a queue deleted says so: the fence ends, and nothing is said
+to have arrived (``queue_lost``).
 
 What a client does not know it looks up. Another process may have parked messages of a session, or this one before it was
 started again, in the session's own queue or in another one, if that failed. So at pairing and at each failback every queue
@@ -363,13 +365,13 @@ class OrderBook:
         crossed = self._crossed(look)
         fenced = self._met(look, now)
         lifted: list[Key] = []
+        lost: list[Key] = []
         if look.is_complete:
             for key in [key for key, track in self._tracks.items() if look.queue in track.held]:
                 if key not in look.met and self._tracks[key].stamps.get(look.queue, 0) < look.stamp:
                     self._emptied(self._tracks[key], look.queue)
                     if not self._tracks[key].held:
-                        del self._tracks[key]
-                        lifted.append(key)
+                        (lost if self._tracks.pop(key).has_lost else lifted).append(key)
                         self.lifted += 1
             untracked = {key[0] for key in look.met if key not in self._tracks}
             for owner, queue in list(self._unseen):
@@ -377,7 +379,20 @@ class OrderBook:
                 if queue == look.queue and is_known and self._unseen[owner, queue].stamp < look.stamp:
                     del self._unseen[owner, queue]
         self._settle()
-        return Report(lifted, fenced, crossed)
+        return Report(lifted, lost, fenced, crossed)
+
+    def queue_lost(self, queue: str) -> int:
+        """Somebody has deleted a queue. Returns how many sessions may have lost messages with it that are not known to have before.
+
+        Looks end their fences, as always: the queue is missing or was created again, and new messages may be in it.
+        """
+        count = 0
+        for track in self._tracks.values():
+            if queue in track.held:
+                track.oldest.pop(queue, None)
+                count += not track.has_lost
+                track.has_lost = True
+        return count
 
     def _met(self, look: Look, now: int) -> list[Key]:
         """Note the sessions that were met. Returns those that are fenced for it."""

@@ -86,6 +86,8 @@ class Track:
     held_until_ms: int = 0
     """Until when its sends wait for its last parked messages."""
     next_hold_ms: int = 0
+    has_lost: bool = False
+    """Whether a queue that may have held messages of it was deleted: not all of them arrive."""
 
 
 @dataclass(slots=True)
@@ -134,6 +136,9 @@ class Report:
     """What a look, or the time, has changed. Sessions by entity and name."""
 
     lifted: list[Key]
+    """Sessions of which no message is left in the backlog: all have arrived."""
+    lost: list[Key]
+    """Likewise, but a queue with messages of theirs was deleted: some may never arrive."""
     fenced: list[Key]
     crossed: list[Key]
     """Sessions that another client has parked while this one sent them to the primary: their order is not known."""

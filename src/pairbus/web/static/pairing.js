@@ -30,6 +30,7 @@ const KINDS = new Map(Object.entries({
   ping_failed: ["failed", "Ping failed"],
   refused: ["failed", "Refused"],
   recovered: ["healthy", "Recovered"],
+  backlog_lost: ["failed", "Backlog queue deleted"],
   queue_evicted: ["warning", "Queue out of rotation"],
   queue_readmitted: ["healthy", "Queue back"],
   syphon_started: ["home", "Syphon started"],
