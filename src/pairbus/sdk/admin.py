@@ -34,7 +34,19 @@ def admin_client(
     from pairbus.sdk import plain_http  # noqa: PLC0415 - it needs requests
 
     credential, given = _arguments(client, options, ServiceBusSharedKeyCredential, plain_http)
+    if not given.get("transport"):
+        given["transport"] = plain_http.HttpTransport(**given)
     return ServiceBusAdministrationClient(host or client.fully_qualified_namespace, credential, **given)
+
+
+def cut_requests(client: ServiceBusAdministrationClient) -> None:
+    """End the request of a synchronous administration client that another thread waits for, and refuse later ones.
+
+    A client with a transport of the application stays as it is.
+    """
+    cut = getattr(client._pipeline._transport, "cut", None)
+    if cut is not None:
+        cut()
 
 
 def aio_admin_client(

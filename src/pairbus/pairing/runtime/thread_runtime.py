@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
 from pairbus.sdk import handlers
-from pairbus.sdk.admin import admin_client
+from pairbus.sdk.admin import admin_client, cut_requests
 
 if TYPE_CHECKING:
     from pairbus.pairing.runtime.ports import Work
@@ -46,6 +46,7 @@ class ThreadRuntime:
         self.limits = Limits()
         self._changed = threading.Event()
         self._running: set[threading.Thread] = set()
+        self._admins: WeakSet[Any] = WeakSet()
         self._lock = threading.Lock()
         self._shared: tuple[int, threading.Event] | None = None
         """The thread that does the work that is shared, and what the others wait for."""
@@ -83,7 +84,10 @@ class ThreadRuntime:
         return _Entered(resource)
 
     def admin_client(self, client: Any, options: dict[str, Any], host: str | None) -> Any:
-        return admin_client(client, options, host)
+        made = admin_client(client, options, host)
+        with self._lock:
+            self._admins.add(made)
+        return made
 
     async def together(self, work: Work, items: Iterable[object], seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -134,8 +138,17 @@ class ThreadRuntime:
         for thread in others:
             thread.join(max(0.0, cut_from - time.monotonic()))
             while thread.is_alive() and time.monotonic() < until:
-                self.limits.cut()
+                self._cut()
                 thread.join(WATCH_SECONDS)
+        self._cut()
+
+    def _cut(self) -> None:
+        """End the calls in progress, but for those of links, which close by themselves."""
+        self.limits.cut()
+        with self._lock:
+            admins = list(self._admins)
+        for admin in admins:
+            cut_requests(admin)
 
     async def end(self, seconds: float) -> None:
         self.limits.end(seconds)
