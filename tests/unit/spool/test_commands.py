@@ -284,3 +284,7 @@ def test_a_replay_names_the_messages_that_cannot_be_delivered(capsys: pytest.Cap
     said = capsys.readouterr().err.splitlines()
     assert said[:-1] == [f"message {number} stays" for number in range(10)]
     assert said[-1].startswith("12 messages cannot be delivered and stay: `pairbus spool export` shows why")
+
+    counts.spool_undeliverable = 1
+    spool_commands._wait(client, 1.0)
+    assert "\n1 message cannot be delivered and stays: " in capsys.readouterr().err

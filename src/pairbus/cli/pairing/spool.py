@@ -229,8 +229,9 @@ def _wait(client: PairedServiceBusClient, seconds: float) -> int:
         refused = [event.text for event in client.events() if event.kind is Kind.SPOOL_UNDELIVERABLE]
         for text in refused[:NAMED_MAX]:
             click.echo(text, err=True)
+        stay = "stays" if found.spool_undeliverable == 1 else "stay"
         click.echo(
-            f"{many(found.spool_undeliverable, 'message')} cannot be delivered and stay: `pairbus spool export` shows why",
+            f"{many(found.spool_undeliverable, 'message')} cannot be delivered and {stay}: `pairbus spool export` shows why",
             err=True,
         )
     if before:
