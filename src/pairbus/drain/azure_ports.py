@@ -173,6 +173,7 @@ class AzureInbox:
         if browser is None:
             browser = open_without_link_async(self._client.get_queue_receiver(queue))
             handlers.set_retries(browser, 0)
+            handlers.free_sockets(browser)
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await browser.__aenter__()
@@ -196,8 +197,13 @@ class AzureInbox:
             # Reopening is ours to do: the hooks below belong to one link.
             handlers.set_retries(receiver, 0)
             handlers.open_quickly(receiver)
-            async with asyncio.timeout(OPEN_SECONDS):
-                await receiver.__aenter__()
+            handlers.free_sockets(receiver)
+            try:
+                async with asyncio.timeout(OPEN_SECONDS):
+                    await receiver.__aenter__()
+            except BaseException:
+                await _close(receiver)
+                raise
             receivers.keep_payloads(receiver)
             self._interrupt = receivers.interruptible(receiver)
             self._receiver = receiver
@@ -268,6 +274,7 @@ class AzureOutlet:
             # A link that died while idle is opened again once; the plan decides what happens when that fails.
             handlers.set_retries(sender, 1)
             handlers.keep_link_after_refusals(sender, _leaves_link)
+            handlers.free_sockets(sender)
             handlers.open_quickly(sender)
         self._senders[key] = sender  # at the end: the first is the least recently used
         return sender
@@ -312,6 +319,7 @@ class AzureOutlet:
         receiver = open_without_link_async(self._client.get_queue_receiver(path))
         handlers.set_retries(receiver, 0)
         handlers.open_quickly(receiver)
+        handlers.free_sockets(receiver)
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 async with asyncio.timeout(OPEN_SECONDS):

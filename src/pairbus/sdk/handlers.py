@@ -28,6 +28,10 @@ READ_SECONDS: Final = 0.2
 """Seconds for which a link that opens reads one frame after the other before the SDK looks at its deadline again."""
 
 
+KEEPING_SECONDS: Final = 2.0
+"""How long the end of the thread that keeps a connection alive is waited for. It looks every second whether it should end."""
+
+
 def set_retries(handler: Any, retries: int, backoff_s: float = 0.1) -> None:
     """How often a handler's own operations are tried again; the client's setting serves the application's own ones."""
     handler._config.retry_total = retries
@@ -269,11 +273,12 @@ def take_handler(sender: Any) -> Any:
 
 def end_handler(handler: Any) -> None:
     """Close a synchronous connection, and its socket: the SDK leaves that to the garbage collector when the peer ended first."""
-    connection = _own_connection(handler)
+    connection, keeping = _own_connection(handler), getattr(handler, "_keep_alive_thread", None)
     try:
         handler.close()
     finally:
         _free(connection)
+        _wait_for(keeping)
 
 
 def free_sockets(sender: Any) -> None:
@@ -297,11 +302,15 @@ def free_sockets(sender: Any) -> None:
     else:
 
         def close() -> None:
-            connection = _own_connection(sender._handler)
+            connection, keeping = (
+                _own_connection(sender._handler),
+                getattr(sender._handler, "_keep_alive_thread", None),
+            )
             try:
                 original()
             finally:
                 _free(connection)
+                _wait_for(keeping)
 
         sender._close_handler = close
 
@@ -373,6 +382,13 @@ def _free(connection: Any) -> None:
             writer.transport.abort()
         elif transport is not None and not inspect.iscoroutinefunction(transport.close):
             transport.close()
+
+
+def _wait_for(keeping: threading.Thread | None) -> None:
+    """The SDK does not wait for the thread that keeps a connection alive when the end of a dead connection raises."""
+    if keeping is not None:
+        with suppress(RuntimeError):  # it was never started
+            keeping.join(KEEPING_SECONDS)
 
 
 async def end_client(handler: Any, seconds: float) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnectionError
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnectionError, ServiceBusError
 
+from pairbus.drain import azure_ports
 from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
 from pairbus.drain.message import BacklogMessage
 from pairbus.drain.ports import NotSent
@@ -19,6 +24,7 @@ from tests.simulation.pair.model import original
 from tests.unit.pairing.fake_sdk import FakeClient, FakeSender, refuse
 
 WALL_MS = 1_700_000_000_000
+WAIT_SECONDS = 10.0
 
 
 @pytest.mark.parametrize(
@@ -178,3 +184,59 @@ async def test_locks_are_renewed_with_one_request_and_halves_tell_which_is_lost(
     ends = await inbox.renew(messages)
     assert [number for number, end in enumerate(ends) if end is None] == [7]
     assert len(receiver.requests) < 1 + 2 * 8
+
+
+@pytest.mark.promise("P44")
+@pytest.mark.parametrize("is_silent", [False, True], ids=["ends the connection", "says nothing"])
+@pytest.mark.parametrize("port", ["inbox", "browser", "outlet"])
+async def test_a_port_closes_the_sockets_of_connections_that_did_not_work(
+    port: str, is_silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK alone leaves them to the garbage collector."""
+    monkeypatch.setattr(azure_ports, "OPEN_SECONDS", 0.5)
+    accepted: list[asyncio.StreamWriter] = []
+    ports: set[int] = set()
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        ports.add(writer.get_extra_info("peername")[1])
+        if not is_silent:
+            writer.close()
+
+    gc.disable()
+    try:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = ServiceBusClient.from_connection_string(
+            f"Endpoint=sb://{address};SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true",
+            retry_total=0,
+        )
+        inbox, outlet = AzureInbox(client, "q", lambda: 0, lambda: WALL_MS), AzureOutlet(client)
+        parked = BacklogMessage(
+            "b", 1, "orders", original(1, None, has_alias_name=False, has_life=False), "m1", None, None, 0
+        )
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "inbox": inbox._open,
+            "browser": lambda: inbox._browser("other"),
+            "outlet": lambda: outlet.send("orders", [parked]),
+        }
+        with pytest.raises((ServiceBusError, TimeoutError, NotSent)):
+            async with asyncio.timeout(1 if is_silent else WAIT_SECONDS):
+                await calls[port]()
+        await inbox.close()
+        await outlet.close()
+        await client.close()
+        await asyncio.sleep(0)
+
+        assert ports
+        assert [one for one in gc.get_objects() if _is_from(one, ports)] == []
+    finally:
+        gc.enable()
+        server.close()
+        for writer in accepted:
+            writer.transport.abort()
+
+
+def _is_from(found: object, ports: set[int]) -> bool:
+    is_open = isinstance(found, socket.socket) and found.family == socket.AF_INET and found.fileno() >= 0
+    return is_open and found.getsockname()[1] in ports  # type: ignore[attr-defined]

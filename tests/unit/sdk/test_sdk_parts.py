@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import socket
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
@@ -177,6 +178,33 @@ def test_a_socket_is_cut_under_a_caller_that_waits(is_wrapped: bool) -> None:
 
         assert far.recv(1) == b""
     handlers.cut_socket(SimpleNamespace(_handler=None))
+
+
+@pytest.mark.promise("P44")
+@pytest.mark.parametrize("is_link", [True, False], ids=["of a link", "of a receiver"])
+def test_the_end_of_a_dead_connection_closes_its_socket_and_waits_for_its_keep_alive(is_link: bool) -> None:
+    done: list[str] = []
+
+    def close() -> None:
+        raise OSError("the peer is gone")
+
+    def join(seconds: float) -> None:
+        done.append(f"joined within {seconds:g}")
+
+    connection = SimpleNamespace(_transport=SimpleNamespace(close=lambda: done.append("freed")))
+    keeping = SimpleNamespace(join=join)
+    handler = SimpleNamespace(close=close, _connection=connection, _keep_alive_thread=keeping)
+    if is_link:
+        ends = partial(handlers.end_handler, handler)
+    else:
+        receiver = SimpleNamespace(_handler=handler, _close_handler=close)
+        handlers.free_sockets(receiver)
+        ends = receiver._close_handler
+
+    with pytest.raises(OSError, match="the peer is gone"):
+        ends()
+
+    assert done == ["freed", "joined within 2"]
 
 
 class Span:
