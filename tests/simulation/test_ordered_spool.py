@@ -55,6 +55,15 @@ def test_parked_spooled_and_direct_messages_of_a_session_arrive_in_order(
         lived(seed)
 
 
+@pytest.mark.promise("P50")
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(627, id="the_owner_of_a_spool_is_killed_just_before_the_calm")],
+)
+def test_worlds_that_failed_once(seed: int, lived: Callable[[int], Lived]) -> None:
+    lived(seed)
+
+
 def test_the_same_seed_gives_the_same_ordered_spool(world: Make) -> None:
     assert world(3).run().digest() == world(3).run().digest()
 

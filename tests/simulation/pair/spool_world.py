@@ -469,6 +469,13 @@ class SpoolWorld(World):
             if (spools := one.state.spools) is not None
             for key in list(spools.keys())
         ]
+        # An owner that was killed leaves its messages to those that stay behind them, which look from time to time.
+        left += [
+            f"{one.name}: {key}: behind the spool of another client"
+            for one in self.clients
+            if (spools := one.state.spools) is not None
+            for key in spools.paths_ahead()
+        ]
         return super()._unrest() + left
 
 
