@@ -79,19 +79,11 @@ def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
         return (*self.detour, self.message_id) if self.detour else ("", next(fresh), 0, "")
 
     patch.setattr(BacklogMessage, "identity", property(identity))
-    patch.setattr("pairbus.drain.plan._count_down", _count_down_what_is_there)
     patch.setattr(
         DoubtfulSends,
         "doubt",
         lambda self, key, message_id, at: None if key else original(self, key, message_id, at),
     )
-
-
-def _count_down_what_is_there(counts: dict[object, int], key: object) -> None:
-    if counts.get(key, 0) > 1:
-        counts[key] -= 1
-    else:
-        counts.pop(key, None)
 
 
 def _ledger_not_asked(patch: pytest.MonkeyPatch) -> None:

@@ -42,14 +42,13 @@ Rules:
 3. At most ``window`` messages are held per backlog queue. Nothing here grows without bound.
 
 The module only decides. ``drain.shell`` and ``drain.senders`` perform the I/O and pass the time in. In-process drain,
-``pairbus syphon``, Spark task and simulation run this code and that shell, so that a message meets the same rules
-wherever it is drained.
+``pairbus syphon``, Spark task and simulation run this code and that shell: a message meets the same rules everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pairbus.drain.destination_queue import DestinationQueue
 from pairbus.drain.forbidden_paths import forbidden
@@ -112,7 +111,7 @@ class DrainPlan:
         self._half = max(1, window // 2)
         self._destinations: dict[str, DestinationQueue] = {}
         self._held: dict[str, int] = {}
-        self._identities: dict[tuple[str, int, int, str], int] = {}
+        self._identities: dict[tuple[str, int, int, str], BacklogMessage] = {}
         self._skip_list = SkipList()
         self._seen: dict[str, set[str]] = {}
         """Destinations that a backlog queue has had messages for."""
@@ -277,9 +276,16 @@ class DrainPlan:
         self._passed.setdefault(message.queue, {})[message.sequence_number] = message.locked_until_ms
         self.left(message)
 
-    def holds_copy(self, message: BacklogMessage) -> bool:
-        """Whether another copy of the same parked message is held; this one is received again once that is delivered."""
-        return message.identity in self._identities
+    def copy_to_leave(self, message: BacklogMessage) -> BacklogMessage | None:
+        """Of two copies of one parked message the one that stays in its queue: this one, unless only the held one must wait."""
+        held = self._identities.get(message.identity)
+        if held is None:
+            return None
+        if held.is_in_flight or not self._is_held_up(held) or self._is_held_up(message):
+            self.left(message)
+            return message
+        self.lock_lost(held)  # what it waits for may in turn wait for this one
+        return held
 
     def add(self, message: BacklogMessage) -> DeadLetter | None:
         """Hold a message that was received; a path that no application sends to is dead-lettered instead."""
@@ -296,7 +302,7 @@ class DrainPlan:
         self.order.received(message.queue, message.sequence_number)
         self._passed.get(message.queue, {}).pop(message.sequence_number, None)
         self._note(message.queue, key)
-        self._identities[message.identity] = self._identities.get(message.identity, 0) + 1
+        self._identities[message.identity] = message
         self._held[message.queue] = self.held(message.queue) + 1
         return None
 
@@ -580,8 +586,8 @@ class DrainPlan:
 
     def _forget(self, key: str, messages: Iterable[BacklogMessage]) -> None:
         for message in messages:
-            _count_down(self._held, message.queue)
-            _count_down(self._identities, message.identity)
+            self._held[message.queue] -= 1
+            self._identities.pop(message.identity, None)
         destination = self._destinations[key]
         if not destination.waiting and not destination.in_flight:
             self._resume_skipping(destination)
@@ -592,9 +598,3 @@ class DrainPlan:
         if destination.was_skipped:
             destination.was_skipped = False
             self._skip_list.destination_resumed()
-
-
-def _count_down(counts: dict[Any, int], key: object) -> None:
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]

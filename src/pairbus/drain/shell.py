@@ -17,6 +17,7 @@ from typing import Any, Final
 from pairbus.drain.closing import close_all
 from pairbus.drain.deferred import DeferredMessages
 from pairbus.drain.in_doubt import DoubtfulSends
+from pairbus.drain.left_locked import LeftLocked
 from pairbus.drain.message import BacklogMessage, DeadLetter
 from pairbus.drain.older import FOLLOW_MS, OlderMessages
 from pairbus.drain.order import OrderPolicy, TooManyElsewhere
@@ -26,7 +27,6 @@ from pairbus.drain.problems import Problem, Problems, pause_seconds
 from pairbus.drain.restoring import TimeToLivePolicy, fill, received, restore_to_send
 from pairbus.drain.senders import Senders, one_line
 from pairbus.drain.sharing import SharedQueues
-from pairbus.drain.skip_list import SKIPPED_MAX
 from pairbus.drain.withdrawal import Withdrawal, answer_unsettled
 from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity, entity_key
@@ -131,8 +131,8 @@ class Drain:
         self._stop_by_ms = 0
         self._close_seconds = STOP_SECONDS * (1 - ANSWERS_SHARE)
         self._received = 0
-        self._skipped: dict[str, dict[int, BacklogMessage]] = {queue: {} for queue in self._inboxes}
-        """Messages left locked in their queues, by sequence number: released when the drain ends."""
+        self._left = LeftLocked()
+        """Messages left locked in their queues: released when the drain ends."""
         self._delivered: dict[tuple[str, int, int, str], bool] = {}
         """What the primary has acknowledged, and whether a copy of it was completed already."""
         self._cut_short: set[str] = set()
@@ -325,8 +325,7 @@ class Drain:
             self._observer.waits(queue, sentence)
         if is_back:
             messages, numbers = self._plan.step_back(queue)
-            skipped = self._skipped[queue]
-            messages += [skipped.pop(number) for number in numbers if number in skipped]
+            messages += self._left.take(queue, numbers)
             await inbox.release([message.token for message in messages])
         return is_back
 
@@ -413,7 +412,7 @@ class Drain:
             await inbox.release([delivery.token])
             return None
         message = received(inbox.queue, delivery, self._clock())
-        self._skipped[inbox.queue].pop(message.sequence_number, None)
+        self._left.take(inbox.queue, [message.sequence_number])
         try:
             restored = self._restored(delivery.payload, delivery.enqueued_ms)
         except InvalidParkedPropertyError as error:
@@ -423,13 +422,14 @@ class Drain:
         return message
 
     async def _hold(self, inbox: Inbox, message: BacklogMessage) -> None:
-        is_copy = self._plan.holds_copy(message)
-        given_way = None if is_copy else self._plan.give_way(message, self._clock())
-        if given_way is not None:
-            self._skip(given_way)
-        if is_copy or self._plan.should_skip(message, self._clock()):
+        copy = self._plan.copy_to_leave(message)
+        given_way = None if copy is message else self._plan.give_way(message, self._clock())
+        for one in (copy, given_way):
+            if one is not None:
+                self._left.add(one)
+        if copy is message or self._plan.should_skip(message, self._clock()):
             self._counters.passed_over += 1
-            self._skip(message)
+            self._left.add(message)
             return
         if message.identity in self._delivered:
             # The primary has acknowledged it. Either the lock was lost after the send, or a backlog queue that did not
@@ -444,12 +444,6 @@ class Drain:
             await self._dead_letter(inbox, refusal)
             return
         self._senders.ensure(message.path)
-
-    def _skip(self, message: BacklogMessage) -> None:
-        skipped = self._skipped[message.queue]
-        skipped[message.sequence_number] = message
-        while len(skipped) > SKIPPED_MAX:
-            del skipped[next(iter(skipped))]
 
     def _restored(self, payload: bytes, enqueued_ms: int | None) -> Restored:
         return restore_to_send(
@@ -549,9 +543,7 @@ class Drain:
         """Renew the locks that are due, many with one request: one by one a full window would lose them meanwhile."""
         returned = self._plan.give_back(inbox.queue, self._clock())
         if not self._stopped.is_set():
-            skipped = self._skipped[inbox.queue]
-            numbers = self._plan.take_back(inbox.queue, self._clock())
-            returned += [skipped.pop(number) for number in numbers if number in skipped]
+            returned += self._left.take(inbox.queue, self._plan.take_back(inbox.queue, self._clock()))
             if returned:
                 await inbox.release([message.token for message in returned])
         messages = self._plan.renewals(inbox.queue, self._clock())
@@ -571,8 +563,7 @@ class Drain:
     async def _release_all(self, inbox: Inbox) -> None:
         """Release every message of a queue that is not in flight, skipped ones included."""
         now = self._clock()
-        skipped, self._skipped[inbox.queue] = self._skipped[inbox.queue], {}
-        locked = [message for message in skipped.values() if message.locked_until_ms > now]
+        locked = [message for message in self._left.take(inbox.queue) if message.locked_until_ms > now]
         messages = [*self._plan.drop_queue(inbox.queue), *locked]
         if not messages:
             return
@@ -587,10 +578,14 @@ class Drain:
     def _acknowledged(self, message: BacklogMessage) -> None:
         """The primary has a message: it may be completed (P34), and is recognised when it comes again (P36)."""
         self._delivered[message.identity] = False
-        self._plan.order.at_home(*message.key)
         while len(self._delivered) > DELIVERED_MAX:
             del self._delivered[next(iter(self._delivered))]
-        self._hand_back(message.queue, message)
+        # A copy of the same place is the same message, delivered once more: it has the lock.
+        for one in {copy.key: copy for copy in (message, *self._left.take_copies(message))}.values():
+            self._plan.order.received(*one.key)
+            self._plan.order.at_home(*one.key)
+            if one is message or one.locked_until_ms > self._clock():
+                self._hand_back(one.queue, one)
 
     def _hand_back(self, queue: str, item: BacklogMessage | DeadLetter | Withdrawal) -> None:
         """Give a message back to its queue's task, which alone may settle it."""

@@ -45,7 +45,7 @@ class SimDrain:
             observer=_Judge(world),
         )
         if world.bug == "copies_not_known":
-            self.drain._plan.holds_copy = lambda message: False  # type: ignore[method-assign]
+            self.drain._plan.copy_to_leave = lambda message: None  # type: ignore[method-assign]
             self.drain._delivered = _Forgetful()
         self._running = world.loop.create_task(self.drain.run())
 

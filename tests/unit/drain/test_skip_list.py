@@ -150,7 +150,7 @@ def test_a_second_copy_waits_till_the_first_is_home() -> None:
     one.detour = two.detour = ("f", 1, 0)
     plan.add(one)
 
-    assert plan.holds_copy(two)
+    assert plan.copy_to_leave(two) is two
     plan.next_batch("orders", 0)
     plan.send_accepted("orders")
-    assert not plan.holds_copy(two)
+    assert plan.copy_to_leave(two) is None
