@@ -455,3 +455,64 @@ def test_a_queue_that_holds_nothing_of_a_session_is_no_loss_to_it() -> None:
     accept(book, HOME, 1)
 
     assert book.queue_lost(SECOND) == 0
+
+
+# --- what other clients have parked -----------------------------------------------------------------------
+
+
+@pytest.mark.promise("P15")
+def test_a_session_with_parked_messages_follows_what_another_client_may_have_parked_since() -> None:
+    book = failed_over()
+    accept(book, HOME, 1)
+
+    book.parked_by_others("orders", 20)
+
+    queue, follows, generation = book.plan(KEY, rotation(), ())
+    assert queue == HOME
+    assert set(follows) == {Follows(SECOND), Follows(THIRD)}
+    accept(book, HOME, 2, generation)
+    assert book.plan(KEY, rotation(), ())[:2] == (HOME, ()), "later ones are behind the one that says so"
+
+
+@pytest.mark.promise("P15")
+def test_a_queue_that_was_followed_before_is_followed_again_when_another_client_may_have_parked_there() -> (
+    None
+):
+    book = failed_over()
+    accept(book, SECOND, 1)
+    look(book, HOME, message(2))
+    _, _, generation = book.plan(KEY, rotation(), {SECOND})
+    accept(book, HOME, 3, generation)
+    assert book.plan(KEY, rotation(), ())[:2] == (HOME, ())
+
+    book.parked_by_others("orders", 20)
+
+    assert Follows(SECOND) in book.plan(KEY, rotation(), ())[1]
+
+
+@pytest.mark.promise("P15")
+def test_a_session_that_was_met_in_one_queue_follows_those_that_nobody_has_looked_through() -> None:
+    book = paired()
+    book.parked_by_others("orders", 20)
+
+    look(book, HOME, message(7, "other"))
+
+    queue, follows, _ = book.plan(KEY, rotation(), ())
+    assert queue == HOME
+    assert set(follows) == {Follows(SECOND), Follows(THIRD)}
+
+
+@pytest.mark.promise("P15")
+def test_a_fence_stands_until_looks_have_shown_what_another_client_may_have_parked() -> None:
+    book = paired()
+    accept(book, HOME, 1)
+    early = book.begin_look(SECOND)
+    early.is_complete = True
+    book.parked_by_others("orders", 20)
+
+    book.end_look(early, 21)
+    assert look(book, HOME) == []
+    assert look(book, THIRD) == []
+    assert book.route(KEY) is Route.PARK
+    assert look(book, SECOND) == [KEY]
+    assert book.route(KEY) is Route.DIRECT

@@ -143,17 +143,26 @@ class OrderBook:
         known = [key for key in self._tracks if key[0] == entity]
         for key in known:
             self._tracks[key].fence.begin(now)
-        self._make_unseen(entity, now)
+        self._make_unseen(entity, now, follows_others=False)
         return known
 
     def parked_by_others(self, entity: str, now: int) -> None:
         """Another client may have parked messages that ours follow: what is in the queues is not known."""
         self._make_unseen(entity, None if entity in self._away else now)
+        for key, track in self._tracks.items():
+            if key[0] == entity:
+                others = {queue: Follows(queue) for queue in self._all if queue != track.queue}
+                track.held |= others
+                track.owed |= others
+                track.stamps |= dict.fromkeys(others, self._stamp)
+                track.generation += 1
 
-    def _make_unseen(self, entity: str, now: int | None) -> None:
+    def _make_unseen(self, entity: str, now: int | None, *, follows_others: bool = True) -> None:
         self._stamp += 1
         for queue in self._all:
-            self._unseen[entity, queue] = Unseen(Fence(now), self._stamp)
+            before = self._unseen.get((entity, queue))
+            follows = follows_others or (before is not None and before.follows_others)
+            self._unseen[entity, queue] = Unseen(Fence(now), self._stamp, follows)
         self._settle()
 
     def _settle(self) -> None:
@@ -245,8 +254,8 @@ class OrderBook:
                 self._move(track, queue)
         follows = tuple(track.owed.values())
         if self._unseen:
-            # It was met in one queue, and a client before this one may have parked messages of it in others.
-            rest = self.unseen_elsewhere((ALL, ""), track.queue)
+            # It was met in one queue, and another client may have parked messages of it in others.
+            rest = self.unseen_elsewhere(key, track.queue, is_tracked=True)
             follows += tuple(one for one in rest if one.queue not in track.held)
         return track.queue, follows, track.generation
 
@@ -261,12 +270,19 @@ class OrderBook:
             return None, (), 0
         return queue, self.unseen_elsewhere(key, queue), 0
 
-    def unseen_elsewhere(self, key: Key, queue: str) -> tuple[Follows, ...]:
-        """Nobody has seen whether other queues hold messages of a session: it follows whatever is there."""
+    def unseen_elsewhere(self, key: Key, queue: str, *, is_tracked: bool = False) -> tuple[Follows, ...]:
+        """Nobody has seen whether other queues hold messages of a session: it follows whatever is there.
+
+        ``is_tracked``: where this client has parked it is known, and only what others may have parked counts.
+        """
         if not self._unseen:
             return ()
         names = {
-            name for owner, name in self._unseen if owner in (ALL, key[0]) and name not in (queue, UNKNOWN)
+            name
+            for (owner, name), unseen in self._unseen.items()
+            if owner in (ALL, key[0])
+            and name not in (queue, UNKNOWN)
+            and (unseen.follows_others or not is_tracked)
         }
         return tuple(Follows(name) for name in sorted(names))
 

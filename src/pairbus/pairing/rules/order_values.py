@@ -96,6 +96,8 @@ class Unseen:
 
     fence: Fence
     stamp: int
+    follows_others: bool = True
+    """Whether messages that others have parked there go before ours: those of a client before this one, or of one that took its spool."""
 
 
 @dataclass(frozen=True, slots=True)
