@@ -62,6 +62,7 @@ def test_parked_spooled_and_direct_messages_of_a_session_arrive_in_order(
         pytest.param(144, id="a_replay_has_copies_in_two_backlog_queues"),
         pytest.param(627, id="the_owner_of_a_spool_is_killed_just_before_the_calm"),
         pytest.param(1821, id="another_client_parks_what_a_tracked_session_follows"),
+        pytest.param(3483, id="a_session_leaves_a_queue_that_another_client_has_parked_in"),
     ],
 )
 def test_worlds_that_failed_once(seed: int, lived: Callable[[int], Lived]) -> None:

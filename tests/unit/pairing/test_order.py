@@ -516,3 +516,15 @@ def test_a_fence_stands_until_looks_have_shown_what_another_client_may_have_park
     assert book.route(KEY) is Route.PARK
     assert look(book, SECOND) == [KEY]
     assert book.route(KEY) is Route.DIRECT
+
+
+@pytest.mark.promise("P15")
+def test_a_session_that_moves_follows_what_another_client_may_have_parked_in_its_former_queue() -> None:
+    book = paired()
+    accept(book, HOME, 1)
+    book.parked_by_others("orders", 20)
+
+    queue, follows, _ = book.plan(KEY, rotation(), {HOME})
+
+    assert queue == SECOND
+    assert set(follows) == {Follows(HOME), Follows(THIRD)}

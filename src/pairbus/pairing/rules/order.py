@@ -151,10 +151,9 @@ class OrderBook:
         self._make_unseen(entity, None if entity in self._away else now)
         for key, track in self._tracks.items():
             if key[0] == entity:
-                others = {queue: Follows(queue) for queue in self._all if queue != track.queue}
-                track.held |= others
-                track.owed |= others
-                track.stamps |= dict.fromkeys(others, self._stamp)
+                track.held |= {queue: Follows(queue) for queue in self._all}
+                track.stamps |= dict.fromkeys(self._all, self._stamp)
+                track.owed = {queue: one for queue, one in track.held.items() if queue != track.queue}
                 track.generation += 1
 
     def _make_unseen(self, entity: str, now: int | None, *, follows_others: bool = True) -> None:
