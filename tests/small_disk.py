@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -25,3 +28,16 @@ def own_mounts() -> list[str]:
         if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
             return command
     pytest.skip("this machine forbids to mount a small disk, to root and in a user namespace")
+
+
+@contextlib.contextmanager
+def mounted(directory: Path, size: str) -> Iterator[None]:
+    """A small disk that every process sees, such as a server that runs already: only root may mount it."""
+    command = mount_command(directory, size)
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small disk that a server sees needs root")
+    try:
+        yield
+    finally:
+        # Lazily: a process that still uses it, because a test failed, keeps it until it ends, and nobody else sees it any more.
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)

@@ -19,6 +19,7 @@ from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.lease import PostgresLease
 from pairbus.storage.postgres.opening import find_database, is_database, open_database
 from pairbus.storage.postgres.waiting import waits_for
+from pairbus.storage.postgres.writer import DROP_TRIES_MAX
 from pairbus.storage.table.ports import (
     FrameMark,
     OutcomeUnknown,
@@ -478,6 +479,25 @@ def test_a_reserve_is_held_step_by_step_and_given_up_at_once(database: Database,
     assert run(database, size)[0][0] >= 6 << 20
     assert not writer.hold_reserve(0)
     assert run(database, f"select to_regclass('pairbus_reserve_{database.shard}')") == [(None,)]
+
+
+@pytest.mark.promise("B12")
+def test_a_reserve_is_given_up_though_the_database_has_no_space_for_the_first_tries(
+    database: Database, writer: Any
+) -> None:
+    """A sequence counts the tries, because it does not roll back."""
+    assert writer.hold_reserve(1) == 1 << 20
+    run(
+        database,
+        "create sequence tries; create function full_disk() returns event_trigger language plpgsql as $$ begin "
+        f"if nextval('tries') % {DROP_TRIES_MAX + 2} <> 0 then raise exception 'full' using errcode = '53100'; end if; end $$;"
+        "create event trigger full_disk on sql_drop execute function full_disk()",
+    )
+    with pytest.raises(TableFull):
+        writer.hold_reserve(0)
+    assert writer.hold_reserve(1) == 1 << 20, "it is still held"
+    assert writer.hold_reserve(0) == 0
+    assert run(database, "select last_value from tries") == [(DROP_TRIES_MAX + 2,)]
 
 
 # -- settings, addresses -----------------------------------------------------------------------------------------

@@ -82,11 +82,10 @@ SKIPS = {
     "conformance/test_proton_transactions.py": "likewise",
     "conformance/test_uamqp.py": "`make conformance` installs uAMQP, which does not exist for every Python",
     "conftest.py": "tests marked `uncompiled`, on the compiled form",
-    "contract/test_store_full_disk.py": "long form only: mounts a disk, which needs root",
     "integration/package/test_distribution.py": "long form only: needs a C compiler",
     "simulation/test_broker_world.py": "`make sim SEED=n` replays one world",
     "simulation/test_cluster_world.py": "likewise",
-    "small_disk.py": "a container that forbids mounts",
+    "small_disk.py": "a container or a user without the right to mount",
 }
 # As the whole name of a class.
 CLASSES = {"Letter": "BacklogMessage"}

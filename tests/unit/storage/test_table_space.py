@@ -6,6 +6,8 @@ import pytest
 
 from pairbus.engine.records import EntityPut, MessageRemoved
 from pairbus.errors import StoreFailed
+from pairbus.storage.table.appender import FULL_TRIES_MAX
+from pairbus.storage.table.ports import TableFull
 from pairbus.storage.table.store import TableStore
 from tests.contract.owner_kit import Owner
 from tests.unit.storage.test_table_store import QUEUE, FakeTable, numbers, opened, stored
@@ -146,6 +148,48 @@ def test_a_frame_that_never_fits_fails_instead_of_being_tried_for_ever(
     assert table.calls.count("insert") < 20
     assert "a commit waits for space" in caplog.text
     assert max(table.rows) == 1
+
+
+class Clinging(FakeTable):
+    """It has no space even to give up the reserve, so many times."""
+
+    refusals = 0
+
+    def hold_reserve(self, size: int) -> int:
+        if size == 0 and self.reserve and self.refusals:
+            self.refusals -= 1
+            raise TableFull("full")
+        return super().hold_reserve(size)
+
+
+@pytest.mark.promise("B12")
+def test_a_reserve_that_cannot_be_given_up_at_once_is_not_lost() -> None:
+    table = Clinging(range_frames=64, capacity=60_000)
+    stores: list[TableStore] = []
+    spare: list[int] = []
+
+    def may_retry() -> bool:
+        spare.extend(one._appender.spare_bytes for one in stores)
+        return True
+
+    store, records = opened(table, may_retry=may_retry, **FULL)
+    stores.append(store)
+    owner = Owner(store, records)
+    table.refusals = 3 * FULL_TRIES_MAX
+    assert owner.send_until_refused(1_000) > 20
+    assert not table.reserve
+    assert spare == [0] * 3 * FULL_TRIES_MAX, "what is still held is no space for anybody"
+    owner.settle(len(owner.messages))
+    owner.rounds_until_room(1_000)
+
+
+@pytest.mark.promise("B12", "S8")
+def test_a_reserve_that_can_never_be_given_up_fails_instead_of_being_tried_for_ever() -> None:
+    table = Clinging(range_frames=64, capacity=60_000)
+    table.refusals = 1_000
+    with pytest.raises(StoreFailed, match="cannot give up the reserve for settlements"):
+        owner_of(table, **FULL).send_until_refused(1_000)
+    assert table.refusals > 900
 
 
 @pytest.mark.promise("B12")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 DROP_LOCK_MS: Final = 100
 """How long a range that is dropped may wait for a reader, such as a backup: commits wait behind it."""
+DROP_TRIES_MAX: Final = 128
+"""How often a table is dropped on a full disk until that succeeds: each try takes about a millisecond."""
 RESERVE_PART_BYTES: Final = 1 << 20
 RESERVE_PARTS_AT_ONCE: Final = 1
 """On a full database the last step fails: how much is held before it is all that is known of the space that is left."""
@@ -139,13 +141,28 @@ class PostgresWriter:
         for place in ended:
             try:
                 # Nothing depends on it, so it need not wait for a standby: if a range comes back, it is dropped again.
-                self._session.run(
+                self._drop(
                     f"set local synchronous_commit = local; set local lock_timeout = {DROP_LOCK_MS};"
                     f"drop table if exists pairbus_frame_{self._shard}_{place}"
                 )
             except LockTimedOut:
                 return False
         return True
+
+    def _drop(self, script: str) -> None:
+        """Run what drops a table, also on a full disk.
+
+        To read a page of its catalogs the database takes the place of another in its memory, and writes that one first if it was changed.
+        A page of a database that was just made has no space on disk until the first checkpoint, so on a full disk this fails. The next
+        try takes the place of another page: one that has its space will come.
+        """
+        for tries in range(1, DROP_TRIES_MAX + 1):
+            try:
+                self._session.run(script)
+                return
+            except TableFull:
+                if tries == DROP_TRIES_MAX:
+                    raise
 
     def _places(self) -> list[int]:
         found = self._session.run(
@@ -158,7 +175,7 @@ class PostgresWriter:
     def hold_reserve(self, size: int) -> int:
         name = f"pairbus_reserve_{self._shard}"
         if size == 0:
-            self._session.run(f"drop table if exists {name}")
+            self._drop(f"drop table if exists {name}")
             self._clear_away()
             return 0
         wanted = -(-size // RESERVE_PART_BYTES)

@@ -7,7 +7,7 @@
 | number taken, by our own frame | it was ours and its answer was lost: durable behind a barrier (S7) |
 | the frame before is not there | the database lost what it had acknowledged: fenced, so that nothing is written behind a hole (S1) |
 | number taken, by another | somebody else owns the shard: fenced (S2) |
-| full | the reserve is given up, and the frame tried again; then for a while, in which space may come free; then failed (B12, S8) |
+| full | the reserve is given up, and the frame tried again; then for a while, in which space may come free; then failed (B12, S8). If the database has no space even to give the reserve up, both are tried again for a while: it is still held |
 | refused | failed: a repetition does not mend it |
 
 The reserve is made before the first commit: an owner without one takes no sends (``is_full``), for there would be no space for the
@@ -50,7 +50,8 @@ FULL_TRIES_MAX: Final = 8
 """How often a frame with messages is tried on a full database that has no reserve left: about a second. What failed writes leave behind
 takes space from the settlements that come after it."""
 FULL_TRIES_MAX_SMALL: Final = 64
-"""The same for a frame without messages, such as settlements: about half a minute."""
+"""The same for a frame without messages, such as settlements, and for any frame while the reserve is still to be given up: about half a
+minute."""
 
 
 class CommitsLost(StoreFenced):
@@ -130,11 +131,11 @@ class Appender:
                 "the database is full: sends are refused, settlements go on",
                 extra={"event": "store.full", "reserve_bytes": self._held},
             )
-        self.is_full = True
         # If nothing was held there is nothing to spare: a write has just failed.
-        self._given_up, self._spent, self._held = self._held, 0, 0
-        if self._reserve_bytes:
-            self._retrying("the reserve", lambda: self._writer.hold_reserve(0))
+        self._given_up = self._spent = 0
+        self.is_full = True
+        if self._reserve_bytes and self._gave_up():
+            self._given_up, self._held = self._held, 0
 
     def append(self, frame: Frame) -> None:
         """Return once the frame is durable. Raises StoreFailed or StoreFenced; then nothing is appended any more."""
@@ -208,10 +209,14 @@ class Appender:
             except TableFull as error:
                 had_reserve = bool(self._held)
                 self._became_full()
-                if not had_reserve:
-                    full_tries += 1
-                    self._check_full(sequence, full_tries, full_tries_max, error)
-                    seconds = self._paused(f"frame {sequence}", seconds, error)
+                if had_reserve and not self._held:
+                    full_tries = 0
+                    continue
+                full_tries += 1
+                self._check_full(
+                    sequence, full_tries, FULL_TRIES_MAX_SMALL if self._held else full_tries_max, error
+                )
+                seconds = self._paused(f"frame {sequence}", seconds, error)
 
     def _paused(self, what: str, seconds: float, error: Exception) -> float:
         """Wait before a repetition; how long, for the next time. Raises StoreFailed when there is no time left."""
@@ -223,28 +228,35 @@ class Appender:
             self._pause(seconds)
         return min(max(2 * seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
 
-    def _retrying(self, what: str, work: Callable[[], object]) -> None:
+    def _gave_up(self) -> bool:
+        """Whether the reserve is given up. A database without space may refuse even that: then all of it is still held."""
         seconds = 0.0
         while True:
             try:
-                work()
-                return
+                self._writer.hold_reserve(0)
+                return True
             except OutcomeUnknown as error:
-                seconds = self._paused(what, seconds, error)
+                seconds = self._paused("the reserve", seconds, error)
             except TableFull:
-                return  # on a full database not even this is possible
+                return False
             except TableFailed as error:
-                raise StoreFailed(f"{what} cannot be written: {error}") from error
+                raise StoreFailed(f"the reserve cannot be given up: {error}") from error
 
     def _check_full(self, sequence: int, tries: int, tries_max: int, error: TableFull) -> None:
         if tries == 1:
             logger.error(
-                "the database has no space, and nothing is left of the reserve: a commit waits for space",
-                extra={"event": "store.no_space", "frame": sequence, "error": str(error)},
+                "the database has no space, and no reserve that it can give up: a commit waits for space",
+                extra={
+                    "event": "store.no_space",
+                    "frame": sequence,
+                    "reserve_bytes": self._held,
+                    "error": str(error),
+                },
             )
         if tries > tries_max:
+            reserve = "cannot give up the reserve" if self._held else "has nothing left of the reserve"
             raise StoreFailed(
-                f"frame {sequence} cannot be written: the database has no space, and nothing is left of the reserve for settlements. "
+                f"frame {sequence} cannot be written: the database has no space, and {reserve} for settlements. "
                 f"Nothing in it was acknowledged. Give the database more space: {error}"
             ) from error
 

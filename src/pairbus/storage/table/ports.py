@@ -146,7 +146,7 @@ class FrameWriter(Protocol):
     def hold_reserve(self, size: int) -> int:
         """Hold so much space that can be given up when the database is full, or a step towards it. Returns how much is held now.
 
-        0: give it up, and what writes that found no space have left behind.
+        0: give it up, and what writes that found no space have left behind. After TableFull all of it is still held.
         """
 
     def close(self) -> None: ...
