@@ -19,7 +19,6 @@ from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.lease import PostgresLease
 from pairbus.storage.postgres.opening import find_database, is_database, open_database
 from pairbus.storage.postgres.waiting import waits_for
-from pairbus.storage.postgres.writer import DROP_TRIES_MAX
 from pairbus.storage.table.ports import (
     FrameMark,
     OutcomeUnknown,
@@ -490,14 +489,28 @@ def test_a_reserve_is_given_up_though_the_database_has_no_space_for_the_first_tr
     run(
         database,
         "create sequence tries; create function full_disk() returns event_trigger language plpgsql as $$ begin "
-        f"if nextval('tries') % {DROP_TRIES_MAX + 2} <> 0 then raise exception 'full' using errcode = '53100'; end if; end $$;"
+        f"if nextval('tries') % {schema.DROP_TRIES_MAX + 2} <> 0 then raise exception 'full' using errcode = '53100'; end if; end $$;"
         "create event trigger full_disk on sql_drop execute function full_disk()",
     )
     with pytest.raises(TableFull):
         writer.hold_reserve(0)
     assert writer.hold_reserve(1) == 1 << 20, "it is still held"
     assert writer.hold_reserve(0) == 0
-    assert run(database, "select last_value from tries") == [(DROP_TRIES_MAX + 2,)]
+    assert run(database, "select last_value from tries") == [(schema.DROP_TRIES_MAX + 2,)]
+
+
+@pytest.mark.promise("B12")
+def test_a_reserve_is_taken_from_an_owner_only_when_its_lease_has_ended(
+    database: Database, writer: Any
+) -> None:
+    assert writer.hold_reserve(1) == 1 << 20
+    lease = PostgresLease(database.address, database.shard, 8)
+    assert not lease._gave_up_reserve()
+    assert writer.hold_reserve(1) == 1 << 20
+    lease.release(1)
+    assert lease._gave_up_reserve()
+    assert not lease._gave_up_reserve(), "there is none"
+    lease.close()
 
 
 # -- settings, addresses -----------------------------------------------------------------------------------------

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Final
 from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, TEXT, int4, int8, number, raw, text, unsigned
 from pairbus.storage.postgres.connection import NoRange, Session
 from pairbus.storage.postgres.reader import OLDEST
-from pairbus.storage.postgres.schema import last_frame, make_range
+from pairbus.storage.postgres.schema import (
+    DROP_LOCK_MS,
+    last_frame,
+    make_range,
+    reserve_name,
+    run_drop,
+)
 from pairbus.storage.postgres.settings import MOVED
 from pairbus.storage.table.ports import (
     Acquired,
@@ -29,6 +35,7 @@ from pairbus.storage.table.ports import (
     SequenceTaken,
     ShardMoved,
     TableFailed,
+    TableFull,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +131,10 @@ class PostgresLease:
             # The fence would be the first frame of a range that nobody has made yet.
             self._make_next_range()
             raise SequenceTaken("the range of the next frame was made just now: try again") from error
+        except TableFull as error:
+            if not self._gave_up_reserve():
+                raise
+            raise SequenceTaken("the reserve that the former owner left was given up: try again") from error
         if not found.ntuples:
             return None
         self._owner = owner.encode()
@@ -136,6 +147,24 @@ class PostgresLease:
         if found.ntuples and text(found, 0, 0):
             time.sleep(LEFT_SECONDS)
         return bool(found.ntuples)
+
+    def _gave_up_reserve(self) -> bool:
+        """Whether a reserve was there and is gone. It stays where its owner still has the lease, or renews it now."""
+        reserve = reserve_name(self._shard)
+        is_there = f"select to_regclass('{reserve}') is not null"
+        if self._session.run(is_there).get_value(0, 0) != b"t":
+            return False
+        run_drop(
+            self._session,
+            f"""set local lock_timeout = {DROP_LOCK_MS};
+            do $pairbus$ begin
+            if exists (select from pairbus_shard where shard = {self._shard} and (owner = '' or until <= clock_timestamp())
+                       for update skip locked) then
+              drop table if exists {reserve};
+            end if;
+            end $pairbus$""",
+        )
+        return self._session.run(is_there).get_value(0, 0) != b"t"
 
     def _deadline(self) -> int:
         """By the database's clock, in milliseconds; 0: none, because a node waits as long as it takes."""

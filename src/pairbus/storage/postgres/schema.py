@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.errors import UsageError
 from pairbus.storage.postgres.binary import INT4, TEXT, number, text
 from pairbus.storage.postgres.connection import DROPPED
-from pairbus.storage.table.ports import TableFailed
+from pairbus.storage.table.ports import TableFailed, TableFull
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Session
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 RANGE_FRAMES: Final = 8192
 """Frames in a range of a new shard."""
+DROP_LOCK_MS: Final = 100
+"""How long a table that is dropped may wait for a reader, such as a backup: commits wait behind it."""
+DROP_TRIES_MAX: Final = 128
+"""How often a table is dropped on a full disk until that succeeds: each try takes about a millisecond."""
 _LOCK: Final = 0x7061_6972_6275_73
 """The advisory lock that nodes starting at the same time take in turn."""
 _GUARD: Final = f"""
@@ -171,7 +175,7 @@ def replace_shard(session: Session, old: int, new: int, namespace: str) -> None:
 
 def _drop_script(shard: int) -> str:
     return (
-        f"set local lock_timeout = '10s'; drop table if exists pairbus_frame_{shard}; drop table if exists pairbus_reserve_{shard};"
+        f"set local lock_timeout = '10s'; drop table if exists pairbus_frame_{shard}; drop table if exists {reserve_name(shard)};"
         f"delete from pairbus_setting where shard = {shard}; delete from pairbus_node where shard = {shard};"
         f"delete from pairbus_barrier where shard = {shard}; delete from pairbus_shard where shard = {shard}"
     )
@@ -182,6 +186,27 @@ def last_frame(session: Session, shard: bytes) -> int:
     statement = b"select seq from pairbus_frame where shard = $1 order by seq desc limit 1"
     found = session.execute(b"last", statement, (INT4,), (shard,))
     return number(found, 0, 0) if found.ntuples else 0
+
+
+def run_drop(session: Session, script: str) -> None:
+    """Run what drops a table, also on a full disk.
+
+    To read a page of its catalogs the database takes the place of another in its memory, and writes that one first if it was changed.
+    A page of a database that was just made has no space on disk until the first checkpoint, so on a full disk this fails. The next
+    try takes the place of another page: one that has its space will come.
+    """
+    for tries in range(1, DROP_TRIES_MAX + 1):
+        try:
+            session.run(script)
+            return
+        except TableFull:
+            if tries == DROP_TRIES_MAX:
+                raise
+
+
+def reserve_name(shard: int) -> str:
+    """The table that only takes up space."""
+    return f"pairbus_reserve_{shard}"
 
 
 def range_name(shard: int, place: int) -> str:

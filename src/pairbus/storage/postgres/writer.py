@@ -19,16 +19,19 @@ from pairbus.storage.postgres.binary import (
     unsigned8,
 )
 from pairbus.storage.postgres.connection import LockTimedOut, NoRange, NoTable, Session
-from pairbus.storage.postgres.schema import last_frame, make_range, range_name
+from pairbus.storage.postgres.schema import (
+    DROP_LOCK_MS,
+    last_frame,
+    make_range,
+    range_name,
+    reserve_name,
+    run_drop,
+)
 from pairbus.storage.table.ports import FrameMark, LogShortened, SequenceTaken, TableFailed, TableFull
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
 
-DROP_LOCK_MS: Final = 100
-"""How long a range that is dropped may wait for a reader, such as a backup: commits wait behind it."""
-DROP_TRIES_MAX: Final = 128
-"""How often a table is dropped on a full disk until that succeeds: each try takes about a millisecond."""
 RESERVE_PART_BYTES: Final = 1 << 20
 RESERVE_PARTS_AT_ONCE: Final = 1
 """On a full database the last step fails: how much is held before it is all that is known of the space that is left."""
@@ -141,28 +144,14 @@ class PostgresWriter:
         for place in ended:
             try:
                 # Nothing depends on it, so it need not wait for a standby: if a range comes back, it is dropped again.
-                self._drop(
+                run_drop(
+                    self._session,
                     f"set local synchronous_commit = local; set local lock_timeout = {DROP_LOCK_MS};"
-                    f"drop table if exists pairbus_frame_{self._shard}_{place}"
+                    f"drop table if exists pairbus_frame_{self._shard}_{place}",
                 )
             except LockTimedOut:
                 return False
         return True
-
-    def _drop(self, script: str) -> None:
-        """Run what drops a table, also on a full disk.
-
-        To read a page of its catalogs the database takes the place of another in its memory, and writes that one first if it was changed.
-        A page of a database that was just made has no space on disk until the first checkpoint, so on a full disk this fails. The next
-        try takes the place of another page: one that has its space will come.
-        """
-        for tries in range(1, DROP_TRIES_MAX + 1):
-            try:
-                self._session.run(script)
-                return
-            except TableFull:
-                if tries == DROP_TRIES_MAX:
-                    raise
 
     def _places(self) -> list[int]:
         found = self._session.run(
@@ -173,9 +162,9 @@ class PostgresWriter:
         return sorted(int(match[1]) for name in names if (match := re.search(r"_(\d+)\"?$", name)))
 
     def hold_reserve(self, size: int) -> int:
-        name = f"pairbus_reserve_{self._shard}"
+        name = reserve_name(self._shard)
         if size == 0:
-            self._drop(f"drop table if exists {name}")
+            run_drop(self._session, f"drop table if exists {name}")
             self._clear_away()
             return 0
         wanted = -(-size // RESERVE_PART_BYTES)

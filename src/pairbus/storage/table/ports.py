@@ -178,7 +178,7 @@ class LeaseTable(Protocol):
 
         In one transaction: the epoch grows by one, the lease begins, and an empty frame, the *fence*, is added behind the last frame.
         From then on the former owner's next commit finds its number taken. Raises SequenceTaken when the former owner was quicker by
-        one frame: try again.
+        one frame, or when there was no space before the reserve of the former owner was given up: try again.
         """
 
     def renew(self, epoch: int, address: str, lease_ms: int, newest: int = 0) -> bool:
