@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from pairbus.model.access import MANAGE, ROOT_RULE, SEND
 from pairbus.sdk.credentials import Credentials, credentials_of, sas_token
 from pairbus.web.assets import INDEX, load
 from pairbus.web.page import API, BODY_BYTES_MAX, PREFIX, TOKEN_HEADER
+from pairbus.web.pair_summary import SideWatch, summary
 from pairbus.web.responses import error_response, file_response, json_response, parse_body
 from pairbus.web.sessions import FAILURES_MAX, FAILURES_WINDOW_MS, LIFE_MS, RIGHTS, SESSIONS_MAX
 
@@ -97,6 +99,7 @@ class PairPageServer:
         self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self._looking: asyncio.Task[Mapping[str, object]] | None = None
         self._seen: tuple[float, Mapping[str, object]] | None = None
+        self._watches = {side.id: SideWatch() for side in sides}
         self._sending = 0
         self._client: aiohttp.ClientSession | None = None
         self._runner: web.AppRunner | None = None
@@ -311,12 +314,13 @@ class PairPageServer:
             )
         seen = self._seen
         if seen is not None and time.monotonic() - seen[0] < SNAPSHOT_AGE_SECONDS_MAX:
-            return json_response(seen[1])
+            return self._pairing_response(seen[1])
         if self._looking is None or self._looking.done():
             # However many pages are open, the pairing is looked at by one thread.
             self._looking = asyncio.create_task(self._look())
         try:
-            return json_response(await asyncio.wait_for(asyncio.shield(self._looking), SNAPSHOT_SECONDS))
+            found = await asyncio.wait_for(asyncio.shield(self._looking), SNAPSHOT_SECONDS)
+            return self._pairing_response(found)
         except TimeoutError:
             return error_response(HTTPStatus.GATEWAY_TIMEOUT, "The pairing does not answer.")
 
@@ -324,6 +328,17 @@ class PairPageServer:
         found = await asyncio.to_thread(self._snapshot)
         self._seen = (time.monotonic(), found)
         return found
+
+    def _pairing_response(self, found: Mapping[str, Any]) -> HttpResponse:
+        now = time.monotonic()
+        sides = {side.role: self._watches[side.id] for side in self._sides.values()}
+        said = summary(
+            primary=sides["primary"].is_answering(now),
+            secondary=sides["secondary"].is_answering(now),
+            states=[str(row["state"]) for row in found.get("entities", ())],
+            backlog=sides["secondary"].backlog(now),
+        )
+        return json_response({**found, "summary": asdict(said)})
 
     # -- on the person's behalf ----------------------------------------------------------------
 
@@ -356,9 +371,22 @@ class PairPageServer:
                     status = HTTPStatus.FORBIDDEN  # this page's session is good; the namespace's rule is not
                 else:
                     session.refused.discard(side.id)
-                return HttpResponse(status, passed + own, await answer.read())
+                content = await answer.read()
+                self._note_answer(session, side, name, answer.status, content)
+                return HttpResponse(status, passed + own, content)
         except (aiohttp.ClientError, TimeoutError, OSError):
+            self._watches[side.id].note(time.monotonic(), is_answering=False)
             return error_response(HTTPStatus.BAD_GATEWAY, f"Namespace {side.name} does not answer.")
+
+    def _note_answer(self, session: _Session, side: Side, name: str, status: int, content: bytes) -> None:
+        """Remember what a namespace answered, for the summary of the pair."""
+        now, watch = time.monotonic(), self._watches[side.id]
+        watch.note(now, is_answering=status < HTTPStatus.INTERNAL_SERVER_ERROR)
+        # A rule of one entity does not see the whole backlog.
+        if name == "overview" and status == HTTPStatus.OK and self._sees_pair(session):
+            rows = [row for row in json.loads(content)["entities"] if row["backlog"]]
+            waiting = sum(row["active"] + row["scheduled"] for row in rows)
+            watch.note_backlog(now, waiting, sum(row["received"] for row in rows))
 
     async def _send_through(self, request: web.Request, session: _Session) -> HttpResponse:
         assert self._send is not None, "offered only with a way to send"

@@ -31,7 +31,7 @@ class Played:
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.is_down:
-            raise web.HTTPServiceUnavailable
+            return web.json_response({"error": "down"}, status=503)
         token = request.headers.get("authorization", "")
         rule = next((name for name in self.rights if f"skn={name}" in token), None)
         if rule is None:
@@ -253,3 +253,21 @@ async def test_a_send_that_fails_says_why() -> None:
         await stage.sign_in("team")
         status, told = await stage.ask("POST", "api/pairing/send", {"path": "q"})
         assert (status, told["error"]) == (502, "The send failed: TimeoutError")
+
+
+async def test_the_summary_follows_what_the_namespaces_answer() -> None:
+    async with staged(lambda: {"entities": []}) as stage:
+        for side in stage.sides.values():
+            side.rights["team"] = ALL
+        await stage.sign_in("team")
+
+        async def title() -> str:
+            return str((await stage.ask("GET", "api/pairing"))[1]["summary"]["title"])
+
+        assert await title() == "Not known yet"
+        for side_id in stage.sides:
+            await stage.ask("GET", f"ns/{side_id}/overview")
+        assert await title() == "Both namespaces answer"
+        stage.sides["primary"].is_down = True
+        await stage.ask("GET", "ns/primary/overview")
+        assert await title() == "The primary does not answer"

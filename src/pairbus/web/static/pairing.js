@@ -17,6 +17,16 @@ const HEALTH = new Map(Object.entries({
   "failed over": ["accent", "detour", "Failed over", "sends go to the backlog"],
   refusing: ["bad", "failed", "Refusing", "the entity is gone; sends are refused"],
 }));
+// What the page's server says of the pair, see pair_summary.py.
+const SUMMARIES = new Map(Object.entries({
+  "not answering": ["failed", "bad"],
+  "failed over": ["detour", "accent"],
+  suspect: ["warning", "warn"],
+  draining: ["home", "accent"],
+  waiting: ["warning", "warn"],
+  unknown: ["info", ""],
+  healthy: ["healthy", "good"],
+}));
 const KINDS = new Map(Object.entries({
   paired: ["healthy", "Paired"],
   queue_created: ["queue", "Queue created"],
@@ -134,16 +144,20 @@ function timeline() {
   const pings = h("input", { type: "checkbox", id: "show-pings" });
   const element = h("div", {}, h("div", { class: "tools" }, h("span", { class: "soft" }, "newest first"), h("label", { for: "show-pings", class: "check" }, pings, "Show pings")), none, list);
   let told = [];
+  let areSeveral = false;
   pings.addEventListener("change", () => update(told));
   function update(events) {
     told = events;
     const shown = events.filter((event) => pings.checked || !event.kind.startsWith("ping_")).slice(-60).reverse();
     none.hidden = shown.length > 0;
     list.hidden = shown.length === 0;
+    // Of several clients each writes its own events: without their names the same event would show twice.
+    areSeveral = new Set(events.map((event) => event.factory)).size > 1;
     keyed(list, shown, (event) => event.id, (event) => {
       const [symbol, name] = KINDS.get(event.kind) ?? ["info", event.kind.replaceAll("_", " ")];
-      const row = h("li", { class: `event ${KINDS.has(event.kind) ? event.kind : ""}` }, h("time", { datetime: precise(event.at_ms), title: stamp(event.at_ms) }, clock(event.at_ms)), icon(symbol), h("div", {}, h("strong", {}, name), " ", h("span", { class: "subject" }, event.subject), h("p", { class: "soft" }, event.text)));
-      return { element: row, update: () => undefined };
+      const client = h("span", { class: "soft", hidden: true }, ` · client ${event.factory}`);
+      const row = h("li", { class: `event ${KINDS.has(event.kind) ? event.kind : ""}` }, h("time", { datetime: precise(event.at_ms), title: stamp(event.at_ms) }, clock(event.at_ms)), icon(symbol), h("div", {}, h("strong", {}, name), " ", h("span", { class: "subject" }, event.subject), client, h("p", { class: "soft" }, event.text)));
+      return { element: row, update: () => { client.hidden = !areSeveral || !event.factory; } };
     });
   }
   return { element, update };
@@ -160,7 +174,9 @@ function costMeter() {
   const total = h("strong", { class: "number big" });
   const money = h("p", { class: "soft small" });
   const body = h("tbody");
-  const element = h("div", {}, h("p", { class: "bignumber" }, total, h("span", {}, "billed operations since the brokers started")), money, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operations by stage" }, h("table", { class: "plain" }, h("caption", { class: "unseen" }, "Operations by stage"), h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Operation"), h("th", { scope: "col", class: "number" }, "Primary stage"), h("th", { scope: "col", class: "number" }, "Backlog stage"))), body)));
+  let unknown = new Set(); // stages of namespaces that never answered this page: nothing is known of them, not even 0
+  const missing = h("p", { class: "error small", hidden: true });
+  const element = h("div", {}, h("p", { class: "bignumber" }, total, h("span", {}, "billed operations since the brokers started")), missing, money, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operations by stage" }, h("table", { class: "plain" }, h("caption", { class: "unseen" }, "Operations by stage"), h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Operation"), h("th", { scope: "col", class: "number" }, "Primary stage"), h("th", { scope: "col", class: "number" }, "Backlog stage"))), body)));
   function update() {
     const sums = new Map();
     let all = 0;
@@ -174,12 +190,16 @@ function costMeter() {
         }
       }
     }
-    text(total, count(all));
+    const silent = store.places.filter((place) => !place.overview?.operations);
+    unknown = new Set(silent.map((place) => (place.role === "secondary" ? "backlog" : "primary")));
+    text(total, silent.length === store.places.length ? "–" : count(all));
+    missing.hidden = silent.length === 0;
+    text(missing, `Without ${silent.map((place) => place.name).join(" and ")}: no answer since this page was opened.`);
     const price = store.pairing?.price;
     text(money, price ? priced(all, price) : "Operations of 64 KB begun, as the service bills them.");
     keyed(body, [...sums.values()].sort((a, b) => b.primary + b.backlog - a.primary - a.backlog), (row) => row.name, (row) => {
       const cells = [h("td", { class: "number" }), h("td", { class: "number" })];
-      return { element: h("tr", {}, h("th", { scope: "row" }, OPERATIONS[row.name] ?? row.name), cells), update: (one) => [one.primary, one.backlog].forEach((value, index) => { text(cells[index], count(value)); cells[index].classList.toggle("zero", !value); }) };
+      return { element: h("tr", {}, h("th", { scope: "row" }, OPERATIONS[row.name] ?? row.name), cells), update: (one) => ["primary", "backlog"].forEach((stage, index) => { text(cells[index], one[stage] || !unknown.has(stage) ? count(one[stage]) : "–"); cells[index].classList.toggle("zero", !one[stage]); }) };
     });
   }
   return { element, update };
@@ -278,10 +298,9 @@ function pairedView() {
     depth.update(store.pairingHistory, performance.now());
     syphon.update(pairing.statistics, backlogDepth());
     events.update(pairing.events);
-    const over = pairing.entities.filter((one) => one.state === "failed over").length;
-    const suspect = pairing.entities.filter((one) => one.state === "suspect").length;
-    const waiting = backlogDepth();
-    const wanted = over ? ["detour", "accent", `${plural(over, "entity", "entities")} failed over`, "Sends go to the backlog"] : suspect ? ["warning", "warn", `${plural(suspect, "entity", "entities")} suspect`, "No answer; failover is near"] : waiting ? ["home", "accent", "Draining the backlog", `${plural(waiting, "message")} waiting`] : ["healthy", "good", "All healthy", "Sends go to the primary"];
+    const { about, title, detail } = pairing.summary;
+    const [symbol, tone] = SUMMARIES.get(about) ?? ["info", ""];
+    const wanted = [symbol, tone, title, detail];
     if (shownFlow !== wanted.join()) {
       shownFlow = wanted.join();
       put(flow, h("span", { class: `flowicon ${wanted[1]}` }, icon(wanted[0])), h("strong", {}, wanted[2]), h("span", { class: "soft" }, wanted[3]));
