@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, Final
 
 from pairbus.errors import UsageError
 from pairbus.sdk.connection_string import CLOUD_SUFFIXES
+
+DIRECT: Final = {"use_env_settings": False}
+"""Options of an HTTP transport without TLS: a proxy of the environment would read its tokens, and cannot reach the brokers of this machine."""
 
 
 def host_of(client: Any) -> str:

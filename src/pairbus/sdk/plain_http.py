@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 from azure.core.pipeline.transport import RequestsTransport
 
+from pairbus.sdk.client_settings import DIRECT
+
 if TYPE_CHECKING:
     from pairbus.sdk.addresses import Addresses
 
@@ -74,7 +76,10 @@ class HttpTransport(RequestsTransport):  # type: ignore[misc]  # azure-core give
 
 
 class PlainHttpTransport(HttpTransport):
-    """The same, with the scheme changed."""
+    """The same, with the scheme changed, and past the proxies of the environment."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, **DIRECT})
 
     def send(self, request: Any, **options: Any) -> Any:
         request.url = request.url.replace("https://", "http://", 1)
@@ -89,7 +94,7 @@ class SpreadHttpTransport(HttpTransport):
     """
 
     def __init__(self, addresses: Addresses, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**{**options, **({} if addresses.uses_tls else DIRECT)})
         self._addresses = addresses
 
     def send(self, request: Any, **options: Any) -> Any:

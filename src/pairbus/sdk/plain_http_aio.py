@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 from azure.core.pipeline.transport import AioHttpTransport
 
+from pairbus.sdk.client_settings import DIRECT
+
 if TYPE_CHECKING:
     from pairbus.sdk.addresses import Addresses
 
 
 class PlainHttpTransport(AioHttpTransport):  # type: ignore[misc]  # azure-core gives it lazily, as Any
-    """The SDK's own transport, with the scheme changed."""
+    """The SDK's own transport, with the scheme changed, and past the proxies of the environment."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, **DIRECT})
 
     async def send(self, request: Any, **options: Any) -> Any:
         request.url = request.url.replace("https://", "http://", 1)
@@ -27,7 +32,7 @@ class SpreadHttpTransport(AioHttpTransport):  # type: ignore[misc]  # azure-core
     """
 
     def __init__(self, addresses: Addresses, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**{**options, **({} if addresses.uses_tls else DIRECT)})
         self._addresses = addresses
 
     async def send(self, request: Any, **options: Any) -> Any:

@@ -240,6 +240,7 @@ class Namespace:
         from azure.servicebus.management import ServiceBusAdministrationClient
 
         options.setdefault("connection_verify", self.ca_file)
+        options.setdefault("use_env_settings", False)  # a proxy does not lead to this machine
         return ServiceBusAdministrationClient.from_connection_string(self.connection_string, **options)
 
     def _management(self) -> ManagementClient:

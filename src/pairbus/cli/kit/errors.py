@@ -27,10 +27,14 @@ CERTIFICATE: Final = (
     "(--ca-file), see docs/how-to/use-tls.md"
 )
 KEY: Final = "the key was refused: check the key and its rights in the connection string"
+PROXY: Final = "a proxy did not let the request pass: check HTTPS_PROXY and HTTP_PROXY, or name the namespace's host in NO_PROXY"
 UNAUTHORIZED: Final = 401
+PROXY_AUTHENTICATION: Final = 407
 FORBIDDEN: Final = 403
 """Answers about a key, and about limits: the service says in a sentence which."""
 _CERTIFICATE_CLASSES: Final = frozenset({"SSLCertVerificationError"})
+_PROXY_CLASSES: Final = frozenset({"ProxyError", "ClientHttpProxyError", "ClientProxyConnectionError"})
+"""Of requests, urllib3 and aiohttp: the proxy could not be reached, or refused."""
 _KEY_CLASSES: Final = frozenset(
     {"ClientAuthenticationError", "ServiceBusAuthenticationError", "ServiceBusAuthorizationError"}
 )
@@ -91,6 +95,10 @@ def way_out(error: BaseException) -> str | None:
     names.update(match.group(1) for match in _TRACE_LINE.finditer(str(error)))
     if names & _CERTIFICATE_CLASSES:
         return CERTIFICATE
+    if names & _PROXY_CLASSES or any(
+        getattr(cause, "status_code", None) == PROXY_AUTHENTICATION for cause in chain
+    ):
+        return PROXY
     if names & _KEY_CLASSES or any(_is_about_the_key(cause) for cause in chain):
         return KEY
     if names & _REACH_CLASSES or any(isinstance(cause, ConnectionError) for cause in chain):
