@@ -6,7 +6,9 @@ import errno
 import importlib
 import os
 import sys
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import click
 
@@ -79,8 +81,30 @@ EXIT_PIPE: Final = 141
 """What a shell reports of a program whose reader has gone."""
 
 
+class ReaderGone(Exception):
+    """Nobody reads the output any more. click would end the process with 1 for the BrokenPipeError that this stands for."""
+
+
+@contextmanager
+def _noticing_a_gone_reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
 class LazyGroup(HelpfulGroup):
     """A group that imports a command when it is called or asked for help."""
+
+    @_noticing_a_gone_reader()
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return super().make_context(info_name, args, parent, **extra)
+
+    @_noticing_a_gone_reader()
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -111,11 +135,11 @@ def root() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: runs a command and ends the process with its exit code."""
+    _open_closed_output()
     try:
         code = _run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
+        sys.stdout.flush()
+    except (BrokenPipeError, ReaderGone):
         # Nobody reads on, as with `| head`. The answer is not "no", which an exit code of 1 would say.
         _drop_output()
         sys.exit(EXIT_PIPE)
@@ -147,7 +171,7 @@ def _run(arguments: list[str] | None) -> int:
         return error.exit_code
     except PairbusError as error:
         return _complain(one_line(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED)
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         raise
     except Exception as error:
         # A namespace that cannot be reached, or will not let us in, is no fault of the program.
@@ -158,11 +182,29 @@ def _run(arguments: list[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _open_closed_output() -> None:
+    """Send what goes to a closed standard output or error to nowhere. Python has None for a closed one, and a file that is opened later
+    would get its descriptor, and with it the output of child processes."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != descriptor and not _is_open(descriptor):
+                os.dup2(nowhere, descriptor)
+            setattr(sys, name, os.fdopen(nowhere, "w", encoding="utf-8", closefd=False))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 def _is_of_output(error: OSError) -> bool:
     """Whether standard output failed, and not some file of a command."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()  # what could not be written is still there
+        sys.stdout.flush()  # what could not be written is still there
     except OSError:
         return True
     return error.errno == errno.ENOSPC and error.filename is None

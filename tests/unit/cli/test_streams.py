@@ -39,3 +39,46 @@ def test_standard_input_that_is_closed_is_one_sentence(arguments: list[str]) -> 
 
     assert ended.stderr == "pairbus: standard input is closed: give a BODY or --file\n"
     assert ended.returncode == 2
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_closed_output_is_no_error(closed: tuple[int, ...]) -> None:
+    """Every command may ask whether a person watches, print, and start child processes."""
+    program = (
+        "import click, os, subprocess, sys\n"
+        "from pairbus.cli import root\n"
+        "@root.root.command('look')\n"
+        "def look():\n"
+        "    click.echo(f'{sys.stdout.isatty()} {sys.stderr.isatty()}')\n"
+        "    print('x', file=sys.stderr)\n"
+        "    sys.exit(subprocess.run(['true']).returncode if os.fstat(1) and os.fstat(2) else 9)\n"
+        "root.LazyGroup.get_command = lambda self, context, name: look\n"
+        "root.main(['look'])\n"
+    )
+
+    def close() -> None:
+        for descriptor in closed:
+            os.close(descriptor)
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, preexec_fn=close
+    )
+
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [["cost", "estimate"], ["--help"], ["cost", "--help"]])
+def test_a_reader_that_has_gone_is_not_the_answer_no(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pairbus", *arguments],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")

@@ -88,7 +88,7 @@ async def test_an_asynchronous_one_does_too(namespace: Recorder, proxy: Recorder
 
 
 def test_tls_goes_through_the_proxy_and_its_refusal_is_no_refused_key(proxy: Recorder) -> None:
-    with made(plain_http, "tls", "contoso.example") as transport, pytest.raises(Exception) as refused:  # noqa: PT011
+    with made(plain_http, "tls", "contoso.example") as transport, pytest.raises(Exception) as refused:
         transport.send(HttpRequest("GET", "https://contoso.example/orders"))
     assert [line.rpartition(" ")[0] for line in proxy.seen] == ["CONNECT contoso.example:443"]
     assert way_out(refused.value) == PROXY
