@@ -9,7 +9,6 @@ import re
 import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -17,6 +16,7 @@ import click
 from pairbus.cli.kit.namespace import connection_of, find_target, split_sub_queue
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, status, stop_on_signals
+from pairbus.cli.kit.places import check_directory
 from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import PairbusError, UsageError
 
@@ -73,7 +73,7 @@ class CaptureFlags:
     )
     ready_file: str | None = option("A broker's ready file instead of PAIRBUS_PRIMARY.", metavar="FILE")
     ca_file: str | None = option(
-        "Certificate authority to trust in addition to the public ones.  [default: a local broker's own]",
+        "Certificate authority to trust in addition to the public ones.  [default: that of a local broker in the user's data directory]",
         metavar="FILE",
     )
     as_json: bool = json_option("Print one JSON object a line.")
@@ -90,7 +90,9 @@ def capture(flags: CaptureFlags) -> None:
         )
     settings = spark_settings(flags.settings)
     options = None if flags.entity is None else _options(flags, flags.entity)
-    check_place(flags.path)
+    check_directory(flags.path, "--to")
+    if flags.checkpoint is not None:
+        check_directory(flags.checkpoint, "--checkpoint")
     if options is not None:
         check_entity(options)
     stop = stop_on_signals()
@@ -136,18 +138,6 @@ def _options(flags: CaptureFlags, entity: str) -> CaptureOptions:
         once=flags.once,
         trigger=flags.every,
     )
-
-
-def check_place(path: str) -> None:
-    """Refuse a directory of this machine in which no file can be made. Raises UsageError."""
-    if ":/" in path:
-        return  # a URI: Spark knows what is behind it
-    place = Path(path).absolute()
-    there = next(one for one in (place, *place.parents) if one.exists())
-    if not there.is_dir():
-        raise UsageError(f"--to is {path}, and {there} is a file: name a directory")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"--to is {path}, and nothing can be written to {there}: name a directory of yours")
 
 
 def check_entity(options: CaptureOptions) -> None:

@@ -6,6 +6,7 @@ The page is passed in (`PageFactory`): this room is below `web`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import json
@@ -289,7 +290,13 @@ class RunningPair:
         page = self._make_page(client, journal, self._members)
         self._stack.push_async_callback(page.stop)
         host, port = parse_address(options.page_address, "--page")
-        port = await page.start(host, port)
+        try:
+            port = await page.start(host, port)
+        except OSError as error:
+            reason = _TAKEN if error.errno == errno.EADDRINUSE else (error.strerror or str(error)).lower()
+            raise BrokerNotReady(
+                f"--page {options.page_address}: {reason}; choose another address, or port 0"
+            ) from error
         self.info = UpInfo(
             primary=primary,
             secondary=secondary,

@@ -30,7 +30,7 @@ CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2
         (
             ["orders", "--to", "x", "--ca-file", "/nowhere"],
             CONNECTION,
-            "option caFile: the authority /nowhere",
+            "the authority /nowhere",
         ),
         (["orders/Rules", "--to", "x"], "hello", "is no connection string"),
         (["orders", "--to", "x", "--every", "5 secs"], CONNECTION, "--every is '5 secs': .* '5 seconds'"),

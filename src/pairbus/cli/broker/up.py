@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import os
 import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +14,10 @@ import click
 from pairbus.cli.kit.namespace import data_directory
 from pairbus.cli.kit.options import command, json_option, option, values_of
 from pairbus.cli.kit.output import show, silence_logs
+from pairbus.cli.kit.places import check_directory
 from pairbus.errors import BrokerNotReady
 from pairbus.local.options import UpOptions, UpSettings
+from pairbus.server.config.options import load_declarations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,19 +56,13 @@ def up(flags: UpFlags) -> int:
     """Run two paired namespaces, the syphon and a live page, until stopped (SIGTERM or Ctrl-C)."""
     silence_logs("azure", "pairbus")
     options = UpOptions(data=data_directory("up", flags.data).absolute(), **values_of(flags, UpSettings))
+    check_directory(str(options.data), "--data")
+    if options.config is not None:
+        load_declarations(str(options.config), os.environ)  # the broker would name its own copy of the file
     try:
         return asyncio.run(_run(options, as_json=flags.as_json))
     except BrokerNotReady as error:
         click.echo(f"pairbus: {error}", err=True)
-    except OSError as error:
-        reason = (
-            "another program listens there"
-            if error.errno == errno.EADDRINUSE
-            else (error.strerror or str(error)).lower()
-        )
-        click.echo(
-            f"pairbus: --page {flags.page_address}: {reason}; choose another address, or port 0", err=True
-        )
     return EXIT_REFUSED
 
 

@@ -69,7 +69,8 @@ class NamespaceFlags:
     connection_string: str | None = option("The namespace.  [env: PAIRBUS_PRIMARY]", metavar="CS")
     ready_file: str | None = option("A broker's ready file, instead of a connection string.", metavar="FILE")
     ca_file: str | None = option(
-        "Certificate authority to trust.  [default: a local broker's own, else the system's]", metavar="FILE"
+        "Certificate authority to trust.  [default: that of a local broker in the user's data directory, else the system's]",
+        metavar="FILE",
     )
 
     def client(self) -> ServiceBusAdministrationClient:

@@ -77,7 +77,7 @@ Examples:
 Exit codes: 0 messages were shown, 1 there were none, 2 wrong usage, 3 could not reach or was refused.
 """
 READY_FILE: Final = "A broker's ready file instead of PAIRBUS_PRIMARY."
-CA_FILE: Final = "Certificate authority to trust.  [default: a local broker's own, else the system's]"
+CA_FILE: Final = "Certificate authority to trust.  [default: that of a local broker in the user's data directory, else the system's]"
 COUNT_MAX: Final = 100_000
 
 

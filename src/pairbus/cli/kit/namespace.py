@@ -65,7 +65,11 @@ def split_sub_queue(path: str) -> tuple[str, str]:
 def connection_of(
     connection_string: str | None, ready_file: str | None, ca_file: str | None, environment: Mapping[str, str]
 ) -> tuple[str, str | None]:
-    """The connection string of the namespace that is meant, and the authority to trust for it."""
+    """The connection string of the namespace that is meant, and the authority to trust for it. Raises UsageError."""
+    from pairbus.sdk.trust import read_authorities
+
+    if ca_file is not None:
+        read_authorities([ca_file])
     if ready_file is not None:
         connection_string, known_ca = _read_ready_file(ready_file)
         ca_file = ca_file or known_ca

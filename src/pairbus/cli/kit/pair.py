@@ -36,7 +36,7 @@ class PairFlags:
         "The primary's own name, when its connection string lacks it.", metavar="NAME"
     )
     ca_files: tuple[str, ...] = option(
-        "Certificate authority to trust in addition to the public ones. May repeat.  [default: a local broker's own]",
+        "Certificate authority to trust in addition to the public ones. May repeat.  [default: that of a local broker in the user's data directory]",
         (),
         flag="--ca-file",
         metavar="FILE",

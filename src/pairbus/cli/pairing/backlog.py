@@ -15,6 +15,7 @@ from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, is_given, json_option, option, parameters_of
 from pairbus.cli.kit.output import show, table_lines, terminal_columns
 from pairbus.cli.kit.pair import PairFlags, delivered_text, run
+from pairbus.cli.kit.places import check_directory
 from pairbus.cli.pairing.syphon import reporter
 from pairbus.errors import UsageError
 from pairbus.model.text import safe_text
@@ -232,6 +233,8 @@ def drain(flags: DrainFlags) -> None:
         raise UsageError(
             "drain what? name backlog queues, or give --extra; `pairbus syphon` drains the usual ones"
         )
+    if flags.ledger is not None:
+        check_directory(flags.ledger, "--ledger")
     counters = Counters()
     wanted = {entity_key(name) for name in flags.queues}
 

@@ -16,6 +16,7 @@ import click
 from pairbus.cli.kit.options import command, is_given, json_option, option, values_of
 from pairbus.cli.kit.output import status, stop_on_signals
 from pairbus.cli.kit.pair import PairFlags, delivered_text, run
+from pairbus.cli.kit.places import check_directory
 from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
@@ -99,6 +100,8 @@ class SyphonFlags(PairFlags):
 @command(SyphonFlags, EPILOG)
 def syphon(flags: SyphonFlags) -> int:
     """Deliver the messages of the backlog to the primary."""
+    if flags.ledger is not None:
+        check_directory(flags.ledger, "--ledger")
     return _on_spark(flags) if flags.engine == "spark" else _here(flags)
 
 
