@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal
 
@@ -52,6 +53,8 @@ class Facts:
     currency: str
     left_behind: tuple[str, ...] = ()
     """What could not be removed."""
+    queues_created: tuple[str, ...] = ()
+    """Backlog queues that did not exist before the drill. They stay: a client that found them meanwhile may use them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +300,12 @@ class _Judge:
             text += (
                 f"; {left} still in the backlog: does a syphon run? `pairbus syphon --once` brings them home"
             )
+            new = {probe.waits_in for probe in self._facts.probes} & {*self._facts.queues_created}
+            if new and not self._options.brings_home:
+                text += (
+                    f"; {_queues(sorted(new))} did not exist before the drill, and a syphon for fewer queues does not serve "
+                    "them: give the drill the --queues of the pair"
+                )
         return _line("drain", "what was parked comes home", passed, text)
 
     # --- what arrived -------------------------------------------------------------------------------
@@ -360,7 +369,20 @@ class _Judge:
         """What is left behind."""
         left = self._facts.left_behind
         self.figures["left_behind"] = list(left)
+        created = self._facts.queues_created
+        self.figures["queues_created"] = list(created)
+        if created:
+            way_out = "`pairbus entity delete` removes those that no client uses"
+            left += (f"{_queues(created)}, which the drill created in the secondary: {way_out}",)
+        if created and not self._facts.left_behind:
+            return Line("tidy", "nothing is left behind", "told", f"only {left[0]}")
         return _line("tidy", "nothing is left behind", not left, "; ".join(left) or "nothing")
+
+
+def _queues(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"the backlog queue {names[0]}"
+    return f"{len(names)} backlog queues ({names[0]} … {names[-1]})"
 
 
 def _line(name: str, promise: str, passed: bool, figure: str) -> Line:

@@ -87,7 +87,11 @@ def play(options: DrillOptions, scene: Scene, stop: threading.Event, work: Path)
         facts = drill.facts()
     # Judged when all is tidied up: what is left behind is on the card.
     scene.act = "The report card"
-    return judge(replace(facts, left_behind=tuple(drill.left_behind)), options, outage)
+    return judge(
+        replace(facts, left_behind=tuple(drill.left_behind), queues_created=drill.queues_created()),
+        options,
+        outage,
+    )
 
 
 class _Drill:
@@ -122,6 +126,7 @@ class _Drill:
         self._is_on = False
         self._is_early = False
         self.left_behind: list[str] = []
+        self._created: set[str] = set()
 
     # --- before ---------------------------------------------------------------------------------------
 
@@ -378,11 +383,18 @@ class _Drill:
             currency=table.currency,
         )
 
+    def queues_created(self) -> tuple[str, ...]:
+        """Backlog queues that pairing created, in the order of their numbers."""
+        with self._lock:
+            return tuple(name for name in self._queues if name in self._created)
+
     # --- watching -------------------------------------------------------------------------------------
 
     def _event(self, event: Event) -> None:
         """The client's listener: when each entity changed."""
         with self._lock:
+            if event.kind is Kind.QUEUE_CREATED:
+                self._created.add(event.subject)
             course = self._courses.get(event.subject)
             if course is not None:
                 self._courses[event.subject] = _followed(course, event)

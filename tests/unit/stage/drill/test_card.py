@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -89,6 +89,30 @@ def test_a_broken_promise_fails(broken: dict[str, Any], name: str) -> None:
 
     assert verdicts(card)[name] == "fail"
     assert not card.passed
+
+
+def test_backlog_queues_that_the_drill_created_are_on_the_card() -> None:
+    created = facts(queues_created=("c/3", "c/4", "c/5"))
+    card = judge(created, OPTIONS, OUTAGES["refuse"])
+    [tidy] = [line for line in card.lines if line.name == "tidy"]
+
+    assert card.passed
+    assert tidy.verdict == "told"
+    assert tidy.figure.startswith(
+        "only 3 backlog queues (c/3 … c/5), which the drill created in the secondary"
+    )
+    assert card.as_json()["queues_created"] == ["c/3", "c/4", "c/5"]
+
+
+@pytest.mark.parametrize("syphon", ["own", "running"])
+def test_probes_in_a_queue_that_the_running_syphon_does_not_know_get_a_hint(
+    syphon: Literal["own", "running"],
+) -> None:
+    left = facts(probes=(probe(1, arrived_ms=None, copies=set(), waits_in="c/3"),), queues_created=("c/3",))
+    card = judge(left, replace(OPTIONS, syphon=syphon), OUTAGES["refuse"])
+    [drain] = [line for line in card.lines if line.name == "drain"]
+
+    assert ("the backlog queue c/3 did not exist before the drill" in drain.figure) is (syphon == "running")
 
 
 @pytest.mark.promise("P36")
