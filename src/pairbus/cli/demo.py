@@ -46,14 +46,17 @@ def demo(flags: DemoFlags) -> int:
     silence_logs("azure", "pairbus", "py4j")
     # The demo's own state must not meet the user's.
     os.environ.pop("PAIRBUS_JOURNAL", None)
-    engine, why = (flags.engine, "") if flags.engine is not None else _engine()
+    obstacle = None if flags.engine == "local" else _obstacle()
+    if flags.engine == "spark" and obstacle is not None:
+        raise UsageError(f"--engine spark cannot run here: {obstacle}; or use --engine local")
+    engine = "local" if flags.engine == "local" or obstacle is not None else "spark"
     console = Console(stderr=flags.as_json, highlight=False)
     with tempfile.TemporaryDirectory(prefix="pairbus-demo-state-") as state:
         os.environ["PAIRBUS_STATE_DIR"] = state
         scene = new_scene()
         with Screen(console, scene, lambda: draw(scene, flags.messages, console.width)):
-            if why:
-                console.print(why)
+            if obstacle is not None:
+                console.print(f"{obstacle}. Until then the backlog drains in this process.")
             options = DemoOptions(messages=flags.messages, seed=flags.seed, engine=engine)
             result = run_demo(options, scene)
     show(asdict(result), flags.as_json, ())
@@ -62,17 +65,14 @@ def demo(flags: DemoFlags) -> int:
     return 0 if result.holds else 1
 
 
-def _engine() -> tuple[str, str]:
-    """Spark when it can run here, and why not otherwise."""
+def _obstacle() -> str | None:
+    """Why Spark cannot run here, with the way out; None when it can."""
     if importlib.util.find_spec("pyspark") is None:
-        return (
-            "local",
-            "Spark is not installed (pip install 'pairbus[spark]'): the backlog drains in this process.",
-        )
+        return "Spark is not installed (pip install 'pairbus[spark]')"
     from pairbus.spark.java import find_java
 
     try:
         find_java(os.environ)
     except UsageError as error:
-        return "local", f"{error}. Until then the backlog drains in this process."
-    return "spark", ""
+        return str(error)
+    return None

@@ -37,7 +37,10 @@ class FaultSwitchboard:
         seconds: float | None = None,
         count: int | None = None,
     ) -> None:
-        """Answers to sends and settlements come this much later."""
+        """Answers to sends and settlements come this much later: ``delay(500)`` everywhere, ``delay(500, "orders")`` for one entity.
+
+        The delay comes first, because it is needed and the entity is not; every other fault begins with its entity.
+        """
         if delay_ms < 1:
             raise UsageError(f"delay_ms is {delay_ms}: give at least 1 millisecond")
         self._switch_on("delay", entity, seconds, count, delay_ms)

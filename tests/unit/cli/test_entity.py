@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
+from azure.servicebus.management import (
+    AuthorizationRule,
+    CorrelationRuleFilter,
+    ServiceBusAdministrationClient,
+)
 from click.testing import CliRunner, Result
 
+from pairbus.cli.entities.work import displayable
 from pairbus.cli.kit.namespace import _local_authority
 from pairbus.cli.root import root
 from pairbus.errors import UsageError
@@ -310,3 +317,9 @@ def test_a_creation_names_what_it_did_not_find(bench: Bench, kind: str, path: st
     result = run(bench, "create", kind, path)
 
     assert f"there is no entity '{missing}' in the namespace" in result.stderr
+
+
+def test_a_rule_is_shown_in_the_words_of_a_person() -> None:
+    filter_ = CorrelationRuleFilter(label="x", properties={"colour": "red"})
+    shown = displayable(SimpleNamespace(filter=filter_, created_at_utc=datetime(1, 1, 1, tzinfo=UTC)))
+    assert shown == {"filter": "label = 'x' AND properties.colour = 'red'", "created_at_utc": None}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.cli import demo
 from pairbus.cli.kit.places import check_directory
 from pairbus.cli.root import main
 from pairbus.errors import UsageError
@@ -81,3 +82,11 @@ def test_an_authority_that_is_none_is_wrong_usage(
         file.write_text(content)
     line = line_of(capsys, *command, "--ca-file", str(file))
     assert line.startswith(f"pairbus: the authority {file} cannot be used: ")
+
+
+def test_a_demo_on_spark_needs_spark_before_it_starts_brokers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_obstacle", lambda: "Spark is not installed")
+    line = line_of(capsys, "demo", "--engine", "spark")
+    assert line == "pairbus: --engine spark cannot run here: Spark is not installed; or use --engine local"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.kit.namespace import QUEUE_OR_TOPIC, Target, find_target
@@ -212,6 +212,8 @@ def displayable(properties: Any) -> dict[str, object]:
             shown[name] = _expression_of(value)
         elif isinstance(value, timedelta) and value.days > UNLIMITED_DAYS:
             shown[name] = UNLIMITED
+        elif isinstance(value, datetime) and value.year == 1:
+            shown[name] = None  # how the management API writes a time that there is none of
         else:
             shown[name] = value if isinstance(value, bool | int) or value is None else str(value)
     return shown
@@ -225,4 +227,5 @@ def _expression_of(part: Any) -> str | None:
     if expression is not None:
         return str(expression)
     fields = {name: value for name, value in vars(part).items() if value and not name.startswith("_")}
+    fields |= {f"properties.{name}": value for name, value in (fields.pop("properties", None) or {}).items()}
     return " AND ".join(f"{name} = {value!r}" for name, value in fields.items())
