@@ -33,7 +33,13 @@ TOPICS = {"Topics": [{"Name": "events", "Subscriptions": [{"Name": "billing"}]}]
 class Stage:
     """A pair with a page on a loop of its own, and a program that sends all the time."""
 
-    def __init__(self, work: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        work: Path,
+        stack: ExitStack,
+        monkeypatch: pytest.MonkeyPatch,
+        senders: tuple[str, ...] = ("orders", "payments", "events"),
+    ) -> None:
         self.journal = journal = work / "journal"
         monkeypatch.setenv("PAIRBUS_JOURNAL", str(journal))
         monkeypatch.setenv("PAIRBUS_STATE_DIR", str(work / "state"))
@@ -72,9 +78,7 @@ class Stage:
         stack.callback(loop.call_soon_threadsafe, loop.stop)
         stack.callback(lambda: asyncio.run_coroutine_threadsafe(page.stop(), loop).result(10))
         self._stop = threading.Event()
-        self._senders = [
-            threading.Thread(target=self._send, args=(name,)) for name in ("orders", "payments", "events")
-        ]
+        self._senders = [threading.Thread(target=self._send, args=(name,)) for name in senders]
         for sender in self._senders:
             sender.start()
         stack.callback(self._end)
@@ -175,6 +179,25 @@ def test_the_outage_while_it_happens(stage: Stage, tmp_path: Path) -> None:
         assert browser.errors == []
     statistics = stage.client.statistics()
     assert statistics.to_backlog == statistics.restored > 20
+
+
+def test_a_dead_primary_that_no_client_reports_is_named_and_its_cost_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack, Browser(tmp_path / "profile") as browser:
+        stage = Stage(tmp_path, stack, monkeypatch, senders=())
+        stage.pair.primary.kill()
+        browser.open(stage.address)
+        browser.fill("#key", stage.pair.secondary.connection_string)
+        browser.click("button[type=submit]")
+        browser.wait_text("contoso-backup")
+        browser.run("location.hash = '#/pairing'")
+        browser.wait_text("The primary does not answer")
+        browser.wait_text("No paired client reports here. The backlog is empty.")
+        browser.wait_text("Without contoso: no answer since this page was opened.")
+        browser.wait("document.querySelector('.plain tbody td').textContent === '–'")
+        assert "All healthy" not in browser.text()
+        assert browser.errors == []
 
 
 def test_the_hub_lets_nobody_in_without_a_key_and_changes_nothing_without_a_token(stage: Stage) -> None:
