@@ -138,6 +138,7 @@ class Fences:
             if receiver is None:
                 receiver = self._client.secondary.get_queue_receiver(queue)
                 handlers.set_retries(receiver, 0)
+                handlers.free_sockets(receiver)
             async with self._runtime.limit(receiver, LOOK_SECONDS):
                 is_empty = await self._read(receiver, look)
             is_whole = True
@@ -196,7 +197,11 @@ class Fences:
             self._tell(
                 Kind.FENCE_STANDS, report.fenced, f"parked in {look.queue}: later sends go behind them"
             )
-            self._tell(Kind.FENCE_LIFTED, report.lifted, "have arrived: sends go to the primary again")
+            self._tell(
+                Kind.FENCE_LIFTED,
+                report.lifted,
+                "are no longer in the backlog: sends go to the primary again",
+            )
             self._tell(
                 Kind.FENCE_LIFTED,
                 report.lost,

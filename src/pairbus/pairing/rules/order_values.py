@@ -138,7 +138,7 @@ class Report:
     """What a look, or the time, has changed. Sessions by entity and name."""
 
     lifted: list[Key]
-    """Sessions of which no message is left in the backlog: all have arrived."""
+    """Sessions of which no message is left in the backlog: all have arrived, unless somebody took some out."""
     lost: list[Key]
     """Likewise, but a queue with messages of theirs was deleted: some may never arrive."""
     fenced: list[Key]
