@@ -6,8 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+from pairbus.errors import UsageError
 from pairbus.reports.certificate.value import HOLDS, LOSS, UNPROVEN, Certificate
 from pairbus.reports.engines import arrow
 from pairbus.reports.engines.audit_log import AUDIT
@@ -246,3 +249,18 @@ def test_a_dead_letter_of_its_destination_has_arrived(
     found = arrow.reconcile(inputs).certificate
     assert fates(found) == ({"arrived": 1} if arrived else {"lost": 1})
     assert found.at_destination["dead_there"] == dead
+
+
+def test_bytes_that_are_no_text_are_a_damaged_file(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.parquet", [row("accepted", "m", entity="orders", time=at(1))])
+    table = parquet.read_table(whole)
+    text = pyarrow.array([b"\xff\xfe"], pyarrow.binary()).view(pyarrow.string())
+    column = table.column_names.index("message_id")
+    hurt = tmp_path / "hurt.parquet"
+    parquet.write_table(table.set_column(column, "message_id", text), hurt)
+    inputs = {
+        "sent": find_inputs(None, [str(hurt)], AUDIT),
+        "received": find_inputs(None, [whole], AUDIT),
+    }
+    with pytest.raises(UsageError, match=r"hurt\.parquet cannot be read: it is damaged"):
+        arrow.reconcile(inputs)

@@ -37,6 +37,7 @@ CONNECT_SECONDS: Final = 10.0
 STANDALONE: Final = "spark://"
 _MASTER: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://[^:,]+.*:\d+|yarn|k8s://.+")
 _FILE: Final = re.compile(r"(?:reading file|Error reading|read file)[^\n]{0,40}?((?:file:)?/[^\s,\"'\[\]]+)")
+_RAISED: Final = re.compile(r"^([A-Za-z_.]+(?:Error|Exception): .{1,300})$", re.MULTILINE)
 _NO_SPACE: Final = "No space left on device"
 _NO_MEMORY: Final = ("OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
 
@@ -123,7 +124,9 @@ def plain(error: Exception) -> PairbusError:
         return UsageError(
             f"{path} cannot be read: it is damaged; restore it, or take it away if it does not belong here"
         )
-    return PairbusError(f"Spark gave up: {one_line(error)}")
+    # What a Python worker raised stands at the end of its traceback.
+    raised = _RAISED.findall(text)
+    return PairbusError(f"Spark gave up: {one_line(error)}{' ' + raised[-1] if raised else ''}")
 
 
 @contextmanager

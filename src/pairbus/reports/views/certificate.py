@@ -98,7 +98,10 @@ def sentence(found: Certificate) -> str:
     """The verdict in one sentence."""
     lost = found.fates["lost"]
     if found.verdict == LOSS:
-        return f"{lost:,} of {many(found.accepted, 'accepted message')} {'is' if lost == 1 else 'are'} LOST."
+        said = f"{lost:,} of {many(found.accepted, 'accepted message')} {'is' if lost == 1 else 'are'} LOST"
+        if not found.quarantined:
+            return f"{said}."
+        return f"{said}, as far as could be read: {many(found.quarantined, 'row')} could not, and may tell of an arrival."
     if found.doubt:
         return "The rows may be about several primaries: nothing is proven."
     if found.quarantined:

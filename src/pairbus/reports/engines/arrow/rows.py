@@ -65,7 +65,10 @@ def read_parquet(path: str, columns: Columns) -> pa.Table:
 
 def _column(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
     if kind != TIME:
-        return column.cast(kind)
+        found = column.cast(kind)
+        # Whatever wrote the file: bytes that are no text would end in an error of Python much later.
+        found.validate(full=True)
+        return found
     micros = column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(LONG)
     return pc.divide(micros, 1_000)
 
