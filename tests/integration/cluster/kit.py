@@ -53,6 +53,8 @@ class NodeProcess:
             "--data", str(self._directory / "data"), "--ready-file", str(file), "--log-format", "json",
             "--config", str(self._cluster.config), *self._cluster.options,
         ]  # fmt: skip
+        if self._cluster.descriptors:
+            command = ["sh", "-c", f'ulimit -n {self._cluster.descriptors} && exec "$@"', "sh", *command]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log, stdout=log)
 
@@ -137,8 +139,10 @@ class Cluster:
         *names: str,
         namespace: str = "contoso",
         options: tuple[str, ...] = (),
+        descriptors: int = 0,
     ) -> None:
-        """``options``: further ones of ``pairbus serve``."""
+        """``options``: further ones of ``pairbus serve``; ``descriptors``: how many files a node may open, 0: as many as this process."""
+        self.descriptors = descriptors
         self.directory = directory
         self.options = options
         directory.mkdir(exist_ok=True)

@@ -59,6 +59,11 @@ CLUSTER_METRICS: Final[dict[str, Family]] = {
         "Connections to the owner that this node could not make.",
         (),
     ),
+    "pairbus_cluster_refused_connections_total": (
+        COUNTER,
+        "Connections that this node did not relay, by reason; made_room: it was full and cut the connection for a new one.",
+        ("reason",),
+    ),
     "pairbus_cluster_waiting_connections": (GAUGE, "Connections that wait for an owner.", ()),
 }
 ROLES: Final = ("owner", "relay", "silent")
@@ -96,6 +101,9 @@ def cluster_metrics(
         "pairbus_cluster_relayed_connections": {(): relay.relayed},
         "pairbus_cluster_relayed_connections_total": {(): relay.relayed_total},
         "pairbus_cluster_relay_failures_total": {(): relay.failed_total},
+        "pairbus_cluster_refused_connections_total": {
+            (reason,): count for reason, count in relay.refused_by_reason.items()
+        },
         "pairbus_cluster_waiting_connections": {(): relay.waiting},
     }
     return metrics_of(CLUSTER_METRICS, values)

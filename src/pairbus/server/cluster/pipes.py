@@ -8,6 +8,8 @@ Rule 2: neither side is read while the other does not take what was read before.
         at all: the kernel reports a broken connection even to those who asked for nothing, again and again.
 Rule 3: the end of one direction is passed on after everything that was read before it; the connection ends when both have ended, or at
         the first error.
+Rule 4: once one side has ended, the connection ends within ``END_SECONDS``, whatever the other side does. No protocol that is relayed
+        uses half a connection for longer, and a peer that never closes would keep both sockets (decision 0150).
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -23,9 +28,18 @@ from typing import Final
 READ_BYTES: Final = 256 * 1024
 """Of one read, and so the most that waits in one direction of a connection."""
 STOP_SECONDS_MAX: Final = 2.0
+END_SECONDS: Final = 5.0
+"""After one side has ended: how long the other may take to read what was passed on and to end too."""
+SWEEP_SECONDS: Final = 1.0
+"""Between two looks at connections that end or do not take their bytes; without such connections there are none."""
 
 _READ: Final = select.POLLIN
 _WRITE: Final = select.POLLOUT
+_END: Final[int] = getattr(select, "POLLRDHUP", 0)
+"""The peer sends nothing more, although there may be bytes to read. Elsewhere than on Linux only a broken connection is noticed."""
+_TCP_INFO_BYTES: Final = 136
+_RECEIVED_AT: Final = 128
+"""Where Linux has ``tcpi_bytes_received``."""
 
 
 class _Side:
@@ -68,12 +82,34 @@ class Pipe:
         self.near.other, self.far.other = self.far, self.near
         self.ended = ended
         self.is_closed = False
+        self.ends_at: float | None = None
+        """When it is closed at the latest; None: neither side has ended."""
+
+    def client_bytes(self) -> int | None:
+        """How much the client has sent, as the system counts it; None: it does not tell. Any thread may ask."""
+        if sys.platform != "linux":
+            return None
+        try:
+            found = self.near.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            return int(struct.unpack_from("Q", found, _RECEIVED_AT)[0])
+        except (OSError, struct.error):  # it was just closed, or the system is older than this count
+            return None
 
 
 class Pipes:
-    """All relayed connections of a node. The thread begins with the first of them."""
+    """All relayed connections of a node. The thread begins with the first of them.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Seconds of a clock that never goes back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sweep_at = 0.0
+        self._ending: dict[Pipe, None] = {}
+        """One side has ended; the first of them ends first."""
+        self._stalled: dict[Pipe, None] = {}
+        """A side does not take what the other sent, and so the other is not read and its end not seen."""
         self._requests: deque[Callable[[], None]] = deque()
         self._poller: select.epoll | select.poll | None = None
         self._wake_reader: socket.socket | None = None
@@ -148,10 +184,13 @@ class Pipes:
         assert self._poller is not None, "_start made it"
         assert self._wake_reader is not None, "_start made it"
         poll, sides, wake = self._poller.poll, self._sides, self._wake_reader.fileno()
+        ending, stalled = self._ending, self._stalled
+        # epoll counts seconds, poll milliseconds.
+        pause = SWEEP_SECONDS if hasattr(select, "epoll") else SWEEP_SECONDS * 1000
         try:
             while not self._is_stopping:
                 is_woken = False
-                for fd, events in poll():
+                for fd, events in poll(pause if ending or stalled else None):
                     side = sides.get(fd)
                     if side is None:
                         # The socket that wakes the thread, or one that was closed by an earlier event of this round.
@@ -163,6 +202,8 @@ class Pipes:
                 if is_woken:
                     # Also without a request: it may have been answered with the one before, and what woke the thread must be read.
                     self._answer_requests()
+                if ending or stalled:
+                    self._sweep()
         finally:
             self._release()
 
@@ -221,6 +262,12 @@ class Pipes:
         if pipe.near.is_shut and pipe.far.is_shut:
             self._close(pipe)
             return
+        if pipe.near.has_ended or pipe.far.has_ended:
+            self._end_soon(pipe)
+        if pipe.near.unwritten or pipe.far.unwritten:
+            self._stalled[pipe] = None
+        else:
+            self._stalled.pop(pipe, None)
         assert self._poller is not None, "_start made it"
         for side in (pipe.near, pipe.far):
             wanted = side.wanted()
@@ -233,6 +280,26 @@ class Pipes:
             else:
                 self._poller.unregister(side.sock.fileno())
             side.mask = wanted
+
+    def _end_soon(self, pipe: Pipe) -> None:
+        if pipe.ends_at is None:
+            pipe.ends_at = self._clock() + END_SECONDS
+            self._ending[pipe] = None
+
+    def _sweep(self) -> None:
+        """Close what had its time to end, and see whether a side that is not read has ended."""
+        now = self._clock()
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_SECONDS
+        for pipe in self._stalled:
+            if any(not side.mask & _READ and _has_ended(side.sock) for side in (pipe.near, pipe.far)):
+                self._end_soon(pipe)
+        while self._ending:
+            pipe = next(iter(self._ending))
+            if pipe.ends_at is None or pipe.ends_at > now:
+                return
+            self._close(pipe)
 
     def _begin(self, pipe: Pipe) -> None:
         for side in (pipe.near, pipe.far):
@@ -249,6 +316,8 @@ class Pipes:
                 self._poller.unregister(fd)
             self._sides.pop(fd, None)
             side.sock.close()
+        self._ending.pop(pipe, None)
+        self._stalled.pop(pipe, None)
         pipe.ended(pipe)
 
     def _answer_requests(self) -> None:
@@ -270,3 +339,10 @@ class Pipes:
                 one.close()
         if isinstance(self._poller, select.epoll):
             self._poller.close()
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    """Whether the peer sends nothing more, also if there are bytes to read."""
+    poller = select.poll()
+    poller.register(sock.fileno(), _END)
+    return bool(poller.poll(0))

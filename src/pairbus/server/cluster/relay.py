@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Final, Protocol, cast
 
 from pairbus.server.cluster.pipes import Pipe, Pipes
+from pairbus.server.cluster.quiet import Quiet
 from pairbus.server.cluster.reach import OwnerReach, connect
 from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.layers.detect import PREFIX_BYTES_MAX, WireProtocol, detect_protocol
@@ -45,6 +46,12 @@ HEAD_BYTES_MAX: Final = 8 * 1024
 REFUSAL_SECONDS: Final = 1.0
 """So long a client has to read why it is refused."""
 SWEEP_SECONDS: Final = 0.1
+FULL_LOG_SECONDS: Final = 60.0
+"""Between two lines in the log about the lack of places."""
+NO_ROOM: Final = ("connections_max", "no_descriptor")
+"""Why a new connection is refused for lack of places."""
+MADE_ROOM: Final = "made_room"
+"""Why an old one is cut for a new one."""
 HEALTH_PATHS: Final = ("/health", "/health/owner", "/health/metrics")
 HEALTH_STARTS: Final = (b"GET /health", b"HEAD /health")
 
@@ -99,7 +106,8 @@ class Relay:
 
     Args:
         host: Knows the owner.
-        connections_max: Connections that wait or are relayed, together; further ones are refused.
+        connections_max: Connections that wait or are relayed, together. For a further one the oldest quiet one is cut (``quiet``); without
+            such a one it is refused.
         first_bytes_seconds: Until a peer has sent enough to decide.
         wait_seconds: How long a connection waits for an owner.
     """
@@ -115,6 +123,8 @@ class Relay:
         self._pipes = Pipes()
         self._opened: dict[Pipe, None] = {}
         """The relayed connections."""
+        self._quiet = Quiet()
+        self._full_logged_at: float | None = None
         self._relayed_total = 0
         self._refused: dict[str, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -167,17 +177,38 @@ class Relay:
 
     def arrived(self, entrance: Entrance) -> bool:
         """A socket was accepted; False: there are too many."""
-        if len(self._entrances) + len(self._opened) >= self._connections_max:
+        now = asyncio.get_running_loop().time()
+        if len(self._entrances) + len(self._opened) >= self._connections_max and not self._make_room(now):
             self.refused("connections_max")
             return False
         self._entrances[entrance] = None
-        entrance.deadline = asyncio.get_running_loop().time() + self._first_bytes_seconds
+        entrance.arrived_at = now
+        entrance.deadline = now + self._first_bytes_seconds
         if self._sweeper is None:
             self._sweep_later()
         return True
 
     def left(self, entrance: Entrance) -> None:
         self._entrances.pop(entrance, None)
+
+    def _make_room(self, now: float) -> bool:
+        """Cut the oldest connection that has hardly sent anything; False: there is none."""
+        entrance = next((one for one in self._entrances if one.is_undecided), None)
+        quiet = self._quiet.oldest(now)
+        if entrance is not None and (quiet is None or entrance.arrived_at <= quiet[0]):
+            entrance.refuse(MADE_ROOM)
+            return True
+        if quiet is None:
+            return False
+        _, pipe = quiet
+        self._forget(pipe)  # at once: the thread closes it a little later
+        self._pipes.cut(pipe)
+        self.refused(MADE_ROOM)
+        return True
+
+    def _forget(self, pipe: Pipe) -> None:
+        self._opened.pop(pipe, None)
+        self._quiet.left(pipe)
 
     def join(
         self, client: asyncio.Transport, upstream: asyncio.Transport, first: bytes, *, has_ended: bool
@@ -190,7 +221,7 @@ class Relay:
 
         def ended(pipe: Pipe) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody counts any more
-                loop.call_soon_threadsafe(self._opened.pop, pipe, None)
+                loop.call_soon_threadsafe(self._forget, pipe)
 
         taken: list[socket.socket] = []
         try:
@@ -203,6 +234,7 @@ class Relay:
             self.refused("no_descriptor")
         else:
             self._opened[pipe] = None
+            self._quiet.joined(pipe, loop.time())
             self._relayed_total += 1
         finally:
             # The connections stay: they have another descriptor now.
@@ -211,6 +243,24 @@ class Relay:
 
     def refused(self, reason: str) -> None:
         self._refused[reason] = self._refused.get(reason, 0) + 1
+        if reason == MADE_ROOM or reason in NO_ROOM:
+            self._tell_of_no_room(asyncio.get_running_loop().time())
+
+    def _tell_of_no_room(self, now: float) -> None:
+        if self._full_logged_at is not None and now < self._full_logged_at + FULL_LOG_SECONDS:
+            return
+        self._full_logged_at = now
+        logger.warning(
+            "this node has no place for further connections: it cuts those that have hardly sent anything, and refuses new ones if there are "
+            "none. Raise MaxConnections and the limit of file descriptors (`ulimit -n`; a relayed connection needs two), or let clients use "
+            "further nodes",
+            extra={
+                "event": "cluster.relay_full",
+                "connections_max": self._connections_max,
+                "cut": self._refused.get(MADE_ROOM, 0),
+                "refused": sum(self._refused.get(reason, 0) for reason in NO_ROOM),
+            },
+        )
 
     def refused_plain_text(self, address: str) -> None:
         """A client of this machine spoke plain text, and the owner is on another one. It is told once for each owner."""
@@ -254,7 +304,12 @@ class Entrance(asyncio.Protocol):
         self._has_eof = self._is_refused = False
         self.is_waiting = False
         """Enough was read to decide, and there is no owner to pass it to."""
-        self.deadline = 0.0
+        self.arrived_at = self.deadline = 0.0
+
+    @property
+    def is_undecided(self) -> bool:
+        """Its first bytes have not come."""
+        return self._connecting is None and not self.is_waiting
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)

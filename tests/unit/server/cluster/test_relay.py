@@ -17,6 +17,7 @@ from pairbus.server.cluster import advertised
 from pairbus.server.cluster.advertised import OwnAddress
 from pairbus.server.cluster.health import health_answer, role_of
 from pairbus.server.cluster.pipes import READ_BYTES
+from pairbus.server.cluster.quiet import QUIET_BYTES
 from pairbus.server.cluster.reach import ask_name
 from pairbus.server.cluster.relay import FIRST_BYTES_MAX, MARK, Relay, Route, RouteKind
 from pairbus.server.sockets.accepting import Acceptor
@@ -341,6 +342,39 @@ async def test_the_number_of_connections_has_a_limit(nodes: Callable[..., Node])
     assert await is_closed(second)
     assert not first.at_eof()
     writer.close()
+
+
+async def test_a_full_relay_cuts_the_oldest_connection_that_has_hardly_sent_anything(
+    nodes: Callable[..., Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    relay, owner = nodes(connections_max=3), nodes()
+    owner.host.now = Route(RouteKind.LOCAL)
+    relay.host.now = Route(RouteKind.RELAY, owner.address)
+
+    async def relayed(first: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await relay.connect(first)
+        await soon(reader.readexactly(len(first) + 2))
+        return reader, writer
+
+    speaking, _writer = await relayed(AMQP + bytes(QUIET_BYTES))
+    silent, _silent_writer = await relay.connect()
+    await until(lambda: relay.relay.statistics().waiting == 1)
+    header_only, _header_writer = await relayed(AMQP)
+    kept = [await relayed(AMQP + bytes(QUIET_BYTES))]
+    assert await is_closed(silent)
+    kept.append(await relayed(AMQP + bytes(QUIET_BYTES)))
+    assert await is_closed(header_only)
+    assert relay.relay.statistics().refused_by_reason == {"made_room": 2}
+
+    refused, _refused_writer = await relay.connect(AMQP)
+    assert await is_closed(refused), "nobody is left who has hardly sent anything"
+    assert relay.relay.statistics().refused_by_reason == {"connections_max": 1, "made_room": 2}
+    assert not any(reader.at_eof() for reader in (speaking, kept[0][0], kept[1][0]))
+    told = [one for one in caplog.records if getattr(one, "event", "") == "cluster.relay_full"]
+    assert len(told) == 1, "once a minute"
+    assert "Raise MaxConnections" in told[0].getMessage()
+    assert told[0].__dict__["connections_max"] == 3
+    assert told[0].__dict__["cut"] == 1
 
 
 @pytest.mark.parametrize(("path", "status"), [("/health", 200), ("/health/owner", 503), ("/health?x=1", 200)])
