@@ -13,8 +13,8 @@ from typing import Final
 from pairbus.gateway.connection import FIRST_TOKEN_MS
 from pairbus.server.cluster.pipes import END_SECONDS, Pipe
 
-QUIET_BYTES: Final = 2048
-"""A client of an SDK has sent about 4,000 bytes when its token is there, and more with TLS."""
+QUIET_BYTES: Final = 768
+"""More than headers or the first message of TLS, and less than a client of an SDK has sent when its token is there."""
 QUIET_SECONDS: Final = FIRST_TOKEN_MS / 1000 + END_SECONDS
 """After it the owner has ended a stranger, and this node has closed its connection."""
 
