@@ -2,7 +2,7 @@
 
 A relay sees bytes and not who has proved a right: most of what passes is TLS. The owner ends strangers, yet it may allow more of them
 than this node has places. So a full relay cuts the oldest *quiet* connection. A connection is quiet while it is younger than the time
-that the owner gives a stranger, and its client has sent less than any client needs to put its token. Nothing is counted for it: the
+that the owner gives a stranger, and its client has sent no more than the beginnings of a connection. Nothing is counted for it: the
 system is asked how much a client has sent, and only when a place is needed.
 """
 
@@ -14,7 +14,7 @@ from pairbus.gateway.connection import FIRST_TOKEN_MS
 from pairbus.server.cluster.pipes import END_SECONDS, Pipe
 
 QUIET_BYTES: Final = 768
-"""More than headers or the first message of TLS, and less than a client of an SDK has sent when its token is there."""
+"""More than headers or the first message of TLS, and less than the Python client has sent after its first message."""
 QUIET_SECONDS: Final = FIRST_TOKEN_MS / 1000 + END_SECONDS
 """After it the owner has ended a stranger, and this node has closed its connection."""
 
