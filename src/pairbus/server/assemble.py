@@ -28,6 +28,7 @@ from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryStore
 from pairbus.storage.table.store import RESERVE_BYTES, TableStore
+from pairbus.storage.tools.inspect import holds_data
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +53,12 @@ MOVED_DIRECTORY: Final = f"{STORE_DIRECTORY}.moved"
 """What is left of a log whose namespace was moved to a database."""
 MOVED_TO_FILE: Final = "moved-to"
 """Names that database, in MOVED_DIRECTORY."""
+MOVING_TO_FILE: Final = "moving-to"
+"""In MOVED_DIRECTORY: the move is not finished, and the copy in the database does not count yet."""
+MOVING_DIRECTORY: Final = f"{STORE_DIRECTORY}.moving"
+"""A copy of a namespace that is moved out of a database."""
+MOVING_FROM_FILE: Final = "moving-from"
+"""In MOVING_DIRECTORY: the copy is whole. It does not count before the database says that the namespace was moved."""
 AUDIT_DIRECTORY: Final = "audit"
 MESSAGE_AUDIT_DIRECTORY: Final = "messages-audit"
 USAGE_DIRECTORY: Final = "usage"
@@ -275,10 +282,20 @@ def open_table_store(
 
 
 def refuse_moved(data: Path) -> None:
-    """Raises StoreUnavailable if the namespace of a data directory was moved to a database."""
+    """Raises StoreUnavailable if the namespace of a data directory was moved to a database, or a move is not finished."""
     aside = data / MOVED_DIRECTORY
+    if (data / MOVING_DIRECTORY / MOVING_FROM_FILE).is_file() and not holds_data(data / STORE_DIRECTORY):
+        raise StoreUnavailable(
+            f"a move of a namespace out of a database into {data} is not finished: repeat `pairbus store move --data {data} --from URL "
+            "--namespace NAME`, which finishes it or begins it again"
+        )
     if not aside.is_dir() or (data / STORE_DIRECTORY).is_dir():
         return
+    if (aside / MOVING_TO_FILE).is_file():
+        raise StoreUnavailable(
+            f"the move of the namespace of {data} into a database is not finished: repeat `pairbus store move --data {data} --to URL`, "
+            "which finishes it"
+        )
     try:
         target = (aside / MOVED_TO_FILE).read_text(encoding="utf-8").strip()
     except OSError:  # an earlier version moved it

@@ -6,6 +6,8 @@ import json
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -426,11 +428,11 @@ def test_a_move_that_sigterm_ends_gives_its_lease_back_at_once(
 ) -> None:
     """And its lease is short: after SIGKILL nodes wait for its end."""
     monkeypatch.setattr(module, "COMMIT_BYTES", 20_000)
-    database = open_database(url, NAME)
     where = data
     if way == "--from":
         moved("--data", data, "--to", url)
         where = tmp_path / "back"
+    database = open_database(url, NAME)
 
     def progress(done: int, total: int) -> None:
         if total and done >= 300:
@@ -459,9 +461,9 @@ def test_the_last_step_of_a_move_is_not_interrupted_by_a_signal(
     """Otherwise both copies could count."""
     before, mark, rename = on_disk(data), module._mark_moved, Path.rename
 
-    def marks(*given: Any) -> None:
+    def marks(*given: Any) -> bool:
         signal.raise_signal(number)
-        mark(*given)
+        return mark(*given)
 
     def renames(path: Path, target: Path) -> Path:
         if target.name == "store.moved":
@@ -485,3 +487,137 @@ def test_wrong_directions_are_refused(data: Path, url: str) -> None:
     result = run("--data", data.parent / "new", "--from", url, "--namespace", "nobody")
     assert isinstance(result.exception, UsageError | StorageError)
     assert "holds no namespace" in str(result.exception)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pairbus.cli.root import root
+from pairbus.server.offline import move
+from pairbus.storage.postgres.database import Database
+from pairbus.storage.postgres.lease import PostgresLease
+from pairbus.storage.postgres.settings import PostgresSettings
+
+left = int(sys.argv[1])
+
+def counted(owner, name):
+    real = getattr(owner, name)
+    def call(*given, **named):
+        count()
+        result = real(*given, **named)
+        count()
+        return result
+    setattr(owner, name, call)
+
+def count():
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+
+run = move._Copy.run
+def copied(*given):
+    moved = run(*given)
+    # What comes now is the end of the move.
+    for owner, name in ((move, "write_whole"), (PostgresSettings, "put"), (PostgresLease, "move_away"), (PostgresLease, "release"),
+                        (Database, "replace_with"), (Path, "rename"), (Path, "unlink")):
+        counted(owner, name)
+    return moved
+move._Copy.run = copied
+root(["store", "move", *sys.argv[2:]])
+"""
+"""Kills itself at the given place among the effects of the end of a move, counted before and after each."""
+PLACES = 15
+
+
+def _is_on_disk(data: Path, before: dict[str, Any]) -> bool:
+    try:
+        assert on_disk(data) == before
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def _is_in_database(url: str, before: dict[str, Any]) -> bool:
+    """As a node would see it that starts now, once the lease of the killed move has ended."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("update pairbus_shard set until = 'epoch' where owner = %s", [MOVER])
+    try:
+        found = in_database(url)
+    except TableFailed:
+        return False
+    assert found["places"] in ({}, before["places"])
+    return found == before
+
+
+@pytest.mark.promise("B1", "S3")
+@pytest.mark.parametrize("way", ["--to", "--from"])
+@pytest.mark.parametrize("place", range(PLACES))
+def test_a_move_killed_at_its_end_leaves_one_side_and_is_finished_by_the_same_command(
+    place: int, way: str, data: Path, url: str, tmp_path: Path
+) -> None:
+    before = on_disk(data)
+    where = data
+    if way == "--from":
+        moved("--data", data, "--to", url)
+        where = tmp_path / "back"
+    arguments = ["--data", str(where), way, url, "--namespace", NAME]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(place), *arguments], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode in (-signal.SIGKILL, 0), done.stderr
+    assert place or done.returncode, "the first place is there"
+    sides = {"--from": _is_on_disk(where, before), "--to": _is_in_database(url, before)}
+    if way == "--to":
+        sides["--from"] = _is_on_disk(data, before)
+    assert not all(sides.values()), "both sides are served"
+    is_finished = sides[way]
+    result = run(*arguments)
+    if way == "--to" and is_finished and result.exception is not None:
+        assert "was moved to" in str(result.exception)
+    elif is_finished and result.exception is not None:
+        assert "already" in str(result.exception)
+    else:
+        assert result.exception is None, result.exception
+    assert _is_on_disk(where, before) is (way == "--from")
+    assert _is_in_database(url, before) is (way == "--to")
+
+
+@pytest.mark.promise("B1", "S3")
+def test_a_move_out_that_gives_up_on_its_mark_is_finished_or_begun_again_by_the_same_command(
+    data: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody holds the row of the shard: whether the mark will be there is not known."""
+    before, back = on_disk(data), tmp_path / "back"
+    moved("--data", data, "--to", url)
+    monkeypatch.setattr("pairbus.storage.postgres.opening.ANSWER_SECONDS_MAX", 2.0)
+    holder = psycopg.connect(url)
+
+    def progress(done: int, total: int) -> None:
+        if total and done == total:
+            holder.execute("select from pairbus_shard for update")
+
+    monkeypatch.setattr(command_module, "progress_bar", lambda _: nullcontext(progress))
+    given_up = run("--data", back, "--from", url, "--namespace", NAME)
+    holder.close()
+    assert isinstance(given_up.exception, StoreUnavailable)
+    assert "Repeat the command" in str(given_up.exception)
+    assert "Nothing was changed" not in str(given_up.exception)
+    assert not _is_on_disk(back, before)
+    with pytest.raises(StoreUnavailable, match="is not finished: repeat"):
+        open_store(Options(namespace=NAME, data=back))
+    monkeypatch.setattr(command_module, "progress_bar", lambda _: nullcontext(lambda *_: None))
+    assert _is_in_database(url, before)
+    moved("--data", back, "--from", url, "--namespace", NAME)
+    assert _is_on_disk(back, before)
+    assert not _is_in_database(url, before)
+
+
+def test_a_namespace_that_was_only_begun_in_the_database_is_replaced(data: Path, url: str) -> None:
+    before = on_disk(data)
+    rule = AccessRule(name=ROOT_RULE, rights=RIGHTS, primary_key="new", secondary_key="newer")
+    with taken(open_database(url, NAME)) as (namespace, store):
+        namespace.set_access_rules((rule,), START)
+        commit(store)
+    moved("--data", data, "--to", url)
+    assert in_database(url) == before

@@ -243,15 +243,14 @@ def move(flags: MoveFlags) -> None:
     broker serves it any more: on disk it is called DIR/store.moved, in the database it carries a mark.
     """
     from pairbus.server.clock import BrokerClock
-    from pairbus.server.offline.move import move_to_database, move_to_files
-    from pairbus.server.offline.namespace import name_of
+    from pairbus.server.offline.move import move_to_database, move_to_files, moving_name
 
     if (flags.target is None) == (flags.source is None):
         raise UsageError("give --to or --from, and one of them only: the database to move into or out of")
     directory, now = flags.directory, BrokerClock()()
     with _ended_by_sigterm(), progress_bar("moving") as progress:
         if flags.target is not None:
-            database = _database(flags.target, name_of(directory))
+            database = _database(flags.target, moving_name(directory))
             moved = move_to_database(directory, database, now, progress)
             way_on = f"serve it with --namespace {moved.namespace} --store postgresql://…"
         else:

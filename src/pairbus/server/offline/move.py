@@ -4,13 +4,29 @@ What moves is what is true now: entities with their settings and keys, numbers g
 counts, session states, duplicate history, the number of the last audited batch, and the certificate authority. The log itself does not:
 the target gets a new one.
 
-The target counts only when all of it is there: in the database as one batch, on disk under its name. Only then is the source
-marked as moved. So a move that is interrupted has changed nothing, and is begun again. It owns the shard meanwhile, by a short lease that
-a thread renews, and gives it back at its end, also after SIGTERM.
+At every instant at most one side can be served. The copy is made where nobody serves it, then the source is marked as moved, then the
+copy gets its name. ``handover`` decides from what it finds how a repeated command goes on:
 
-A database that the namespace was moved out of keeps the old copy. A move back into it writes a shard beside the old one, and the two
-change places in one transaction at the end. The source is opened first, so a move that is refused because of it finds the
-database as it was and leaves it so.
+    into a database    DIR              NAME           NAME (moving)     served    the same command again
+    copying            store            free           being written     DIR       begins again
+    copied             store            free           whole             DIR       begins again
+    NAME closed        store            moved to DIR   whole             DIR       begins again
+    source marked      store.moved      moved to DIR   whole             nothing   finishes it
+    finished           store.moved      free           -                 NAME      says so
+
+    out of a database  NAME             DIR                              served    the same command again
+    copying            held, then free  store.moving, being written      NAME      begins again
+    copied             held, then free  store.moving, whole              NAME      begins again
+    source marked      moved to DIR     store.moving, whole              nothing   finishes it
+    finished           moved to DIR     store                            DIR       says so
+
+Each move has a random number. The copy and the mark of its source both hold it, so a copy is never confirmed by the mark of another
+move. If the outcome of marking the source is not known, the copy stays as it is: the next command takes the lease, and with it a
+new epoch, so a mark that is still on its way fails; or it finds the mark.
+
+A move owns the shard, by a short lease that a thread renews, and gives it back at its end, also after SIGTERM. The source is opened first,
+so a move that is refused because of it finds the database as it was and leaves it so. A database that the namespace was moved out of
+keeps the old copy until a move back replaces it.
 
 The mark in a database is written together with a check that the move still owns the shard: see ``LeaseTable.move_away``. Nodes that run
 meet it at their next call and end.
@@ -18,28 +34,44 @@ meet it at their next call and end.
 
 from __future__ import annotations
 
+import json
+import secrets
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.records import AuditMarked, MessageStored
-from pairbus.errors import StorageError, StoreFailed, StoreFull, StoreUnavailable, UsageError
+from pairbus.errors import StorageError, StoreFull, StoreUnavailable, UsageError
 from pairbus.model.message import Message
-from pairbus.server.assemble import MOVED_DIRECTORY, MOVED_TO_FILE, STORE_DIRECTORY, open_table_store, recover
+from pairbus.server.assemble import (
+    MOVED_DIRECTORY,
+    MOVED_TO_FILE,
+    MOVING_DIRECTORY,
+    MOVING_FROM_FILE,
+    MOVING_TO_FILE,
+    STORE_DIRECTORY,
+    open_table_store,
+    recover,
+    refuse_moved,
+)
 from pairbus.server.cluster.authority import give_authority, keep_authority
-from pairbus.server.files import sync_directory
+from pairbus.server.files import sync_directory, write_whole
 from pairbus.server.offline.export import facts_of
-from pairbus.server.offline.namespace import NoOutbox, Opened, Progress, entities, opened
+from pairbus.server.offline.handover import Step, into_database, into_files
+from pairbus.server.offline.held_shard import LeaseKeeper, acquired, leased
+from pairbus.server.offline.namespace import NoOutbox, Opened, Progress, entities, name_of, opened
+from pairbus.storage.files import RealFileSystem
+from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.store import LogStore
-from pairbus.storage.table.ports import MOVER, OutcomeUnknown, SequenceTaken, TableFailed
+from pairbus.storage.table.ports import MOVER, OutcomeUnknown, TableFailed
 from pairbus.storage.tools.inspect import holds_data
 
 if TYPE_CHECKING:
@@ -47,21 +79,20 @@ if TYPE_CHECKING:
 
     from pairbus.storage.ports import Store
     from pairbus.storage.postgres.database import Database
-    from pairbus.storage.table.ports import Acquired, LeaseTable
-    from pairbus.storage.table.store import TableStore
+    from pairbus.storage.table.ports import Acquired
 
 TLS_DIRECTORY: Final = "tls"
-UNFINISHED_DIRECTORY: Final = f"{STORE_DIRECTORY}.moving"
-LEASE_MS: Final = 5_000
-"""Renewed five times in that time. So long nodes wait after a move that was killed; one that is stopped gives it back."""
-JOIN_SECONDS_MAX: Final = 2.0
-"""How long the end of a move waits for a renewal under way."""
+COPY_SETTING: Final = "copy"
+"""See ``storage.postgres.settings.COPY``; psycopg is not needed to read this module."""
+MOVE_BYTES: Final = 16
+"""Of the random number of a move."""
 COMMIT_BYTES: Final = 4 << 20
 COMMIT_RECORDS: Final = 2_000
 READ_MESSAGES: Final = 500
-ACQUIRE_TRIES_MAX: Final = 10
 LAST_STEP_TRIES_MAX: Final = 20
 LAST_STEP_PAUSE_SECONDS: Final = 0.5
+
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +106,40 @@ class Moved:
     """Of the messages."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mark:
+    """Beside a log that a move concerns: which move, where the other side is, and what it brings there."""
+
+    move: str
+    database: str
+    moved: Moved
+
+    def write(self, path: Path) -> None:
+        write_whole(path, json.dumps(asdict(self)).encode() + b"\n")
+
+
+def _read_mark(path: Path) -> _Mark | None:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreUnavailable(f"{path} cannot be read: {error}") from error
+    return _Mark(move=values["move"], database=values["database"], moved=Moved(**values["moved"]))
+
+
+def _unfinished(data: Path) -> _Mark | None:
+    """The move that marked a data directory as moved, if it is not known to be finished."""
+    is_there = (data / STORE_DIRECTORY).is_dir()
+    return None if is_there else _read_mark(data / MOVED_DIRECTORY / MOVING_TO_FILE)
+
+
+def moving_name(data: Path) -> str:
+    """The namespace that a move out of a data directory moves, or has begun to move. Raises StoreUnavailable."""
+    mark = _unfinished(data)
+    return name_of(data) if mark is None else mark.moved.namespace
+
+
 def move_to_database(data: Path, database: Database, now: int, progress: Progress) -> Moved:
     """Move a namespace from a data directory into a database. The log is kept as ``store.moved``; other files stay.
 
@@ -82,33 +147,74 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
         UsageError: The database holds something under the namespace's name.
         StorageError: The data is in use, damaged or not there, or the database cannot be used.
     """
+    data = data.absolute()
+    mark = _unfinished(data)
+    if mark is not None:
+        with _locked(data / MOVED_DIRECTORY), _last_step():
+            _confirm_in_database(data, database, mark)
+        return mark.moved
+    directory, aside = data / STORE_DIRECTORY, data / MOVED_DIRECTORY
     with opened(data, progress) as found:
         if found.name != database.namespace:
             raise UsageError(
                 f"{data} holds namespace {found.name}, not {database.namespace}: leave --namespace out"
             )
-        with _target(database) as target, _acquired(target) as (store, _):
-            for _ in store.replay():
-                raise UsageError(f"{database} holds namespace {found.name} already: it is not overwritten")
-            store.live(())
-            moved = _Copy(found, store, progress, store.seal_part).run(now)
-            settings = target.settings()
-            try:
-                keep_authority(settings, data / TLS_DIRECTORY)
-            finally:
-                settings.close()
-        with _last_step():
-            if target is not database:
-                with _as_unavailable():
-                    _repeat(lambda: database.replace_with(target))
-            aside = data / MOVED_DIRECTORY
-            shutil.rmtree(aside, ignore_errors=True)
-            (data / STORE_DIRECTORY).rename(aside)
-            sync_directory(data)
-        # For people only, so it need not be durable. It names hosts and database, nothing secret.
-        with suppress(OSError):
-            (aside / MOVED_TO_FILE).write_text(f"{database}\n", encoding="utf-8")
+        former = _read_mark(directory / MOVING_TO_FILE)
+        with _target(database, former) as (target, close):
+            with acquired(target) as (store, _):
+                for _ in store.replay():
+                    raise UsageError(f"{target} is not empty: something else writes there")
+                store.live(())
+                moved = _Copy(found, store, progress, store.seal_part).run(now)
+                mark = _Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
+                # First here: a copy that names a move which its source does not know belongs to another directory.
+                mark.write(directory / MOVING_TO_FILE)
+                settings = target.settings()
+                try:
+                    keep_authority(settings, data / TLS_DIRECTORY)
+                    settings.put(COPY_SETTING, f"{mark.move}\n{data}".encode())
+                finally:
+                    settings.close()
+            with _last_step():
+                close(str(data))
+                shutil.rmtree(aside, ignore_errors=True)
+                directory.rename(aside)
+                sync_directory(data)
+                _confirm_in_database(data, database, mark)
     return moved
+
+
+def _confirm_in_database(data: Path, database: Database, mark: _Mark) -> None:
+    """The source is marked: give the copy its name, unless that was done. May be repeated."""
+    aside = data / MOVED_DIRECTORY
+    copy = database.beside()
+
+    def confirm() -> Step:
+        named = database.copied_by() if database.find() else None
+        beside = copy.copied_by() if copy.find() else None
+        step = into_database(mark=mark.move, named=_move_of(named), copy=_move_of(beside))
+        if step is Step.CONFIRM:
+            if not database.find():
+                database.prepare()
+            database.replace_with(copy)
+        return step
+
+    try:
+        step = _repeat(confirm)
+    except (OutcomeUnknown, TableFailed) as error:
+        raise StoreUnavailable(
+            f"the move is not finished: {data} is marked as moved, and whether {database} serves the copy is not known. Nothing is lost: "
+            f"repeat the command, which finishes it ({_reason(error)})"
+        ) from error
+    if step is Step.REFUSE:
+        raise StoreUnavailable(
+            f"{data} was being moved to {mark.database}, and {database} does not hold the copy that was made there: repeat the command "
+            f"with --to and that database, which finishes the move"
+        )
+    # For people only, so it need not be durable. It names hosts and database, nothing secret.
+    with suppress(OSError):
+        (aside / MOVED_TO_FILE).write_text(f"{database}\n", encoding="utf-8")
+        (aside / MOVING_TO_FILE).unlink()
 
 
 def move_to_files(database: Database, data: Path, now: int, progress: Progress) -> Moved:
@@ -118,25 +224,49 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
         UsageError: The data directory holds a log, or the database holds no such namespace.
         StorageError: The namespace is being served, was moved already, or is damaged, or there is no space.
     """
-    directory = data / STORE_DIRECTORY
-    if holds_data(directory):
+    data = data.absolute()
+    directory, unfinished = data / STORE_DIRECTORY, data / MOVING_DIRECTORY
+    named = _read_mark(directory / MOVING_FROM_FILE)
+    if holds_data(directory) and named is None:
         raise UsageError(f"{directory} holds the data of a namespace already: it is not overwritten")
+    if _unfinished(data) is not None:
+        refuse_moved(data)  # which says so
+    copy = _read_mark(unfinished / MOVING_FROM_FILE)
     with _as_unavailable():
         if not database.find():
             raise UsageError(f"{database} holds no namespace {database.namespace}")
-        if database.moved_to() is not None:
+        source = database.moved_mark()
+    step = into_files(
+        named=None if named is None else named.move,
+        copy=None if copy is None else copy.move,
+        mark=None if source is None else source.partition("\n")[2] or None,
+        is_marked=source is not None,
+    )
+    if step is Step.DONE and named is not None:
+        (directory / MOVING_FROM_FILE).unlink(missing_ok=True)
+        return named.moved
+    if step is Step.CONFIRM and copy is not None:
+        with _locked(unfinished), _last_step():
+            _confirm_in_files(data)
+        return copy.moved
+    if named is not None:
+        raise UsageError(f"{directory} holds the data of a namespace already: it is not overwritten")
+    if source is not None:
+        with _as_unavailable():
             database.prepare()  # which says so
-    unfinished = data / UNFINISHED_DIRECTORY
     was_there = data.is_dir()
     settings = database.settings()
+    is_kept = False
     try:
-        with _acquired(database) as (source, epoch):
-            found = Opened(database.namespace, source, Namespace(database.namespace, source, NoOutbox()))
-            recover(found.namespace, source, found.note)
+        with acquired(database) as (store, epoch):
+            found = Opened(database.namespace, store, Namespace(database.namespace, store, NoOutbox()))
+            recover(found.namespace, store, found.note)
             if found.settings is None:
                 raise UsageError(f"{database} holds no namespace {database.namespace}")
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            shutil.rmtree(unfinished, ignore_errors=True)
+            if unfinished.is_dir():
+                with _locked(unfinished):
+                    shutil.rmtree(unfinished)
             target = LogStore.open(unfinished, namespace=database.namespace)
             try:
                 for _ in target.replay():
@@ -146,19 +276,54 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
             finally:
                 target.close()
             give_authority(settings, data / TLS_DIRECTORY)
-            shutil.rmtree(directory, ignore_errors=True)  # at most a lock file
+            mark = _Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
+            mark.write(unfinished / MOVING_FROM_FILE)
+            sync_directory(data)
             with _last_step():
-                unfinished.rename(directory)
-                sync_directory(data)
-                _mark_moved(database, epoch, data)
+                is_kept = True
+                is_kept = _mark_moved(database, epoch, data, mark)
+                if not is_kept:
+                    raise StoreUnavailable(
+                        f"a node has taken namespace {database.namespace} in {database} while it was moved, so the copy is not "
+                        "complete: nothing was moved; stop the nodes and move again"
+                    )
+                _confirm_in_files(data)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not was_there:
-            _remove_empty(data)
+        if not is_kept:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            if not was_there:
+                _remove_empty(data)
         raise
     finally:
         settings.close()
     return moved
+
+
+def _confirm_in_files(data: Path) -> None:
+    """The database is marked: give the copy its name."""
+    directory = data / STORE_DIRECTORY
+    try:
+        shutil.rmtree(directory, ignore_errors=True)  # at most a lock file
+        (data / MOVING_DIRECTORY).rename(directory)
+        sync_directory(data)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the move is not finished: the database is marked as moved, and the whole copy in {data} could not get its name ({error}). "
+            "Nothing is lost: mend that and repeat the command, which finishes it"
+        ) from error
+    with suppress(OSError):
+        (directory / MOVING_FROM_FILE).unlink()
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Own a log's directory, as a broker does. Raises StoreUnavailable if another command has it."""
+    files = RealFileSystem(directory)
+    files.lock(LOCK_FILE)
+    try:
+        yield
+    finally:
+        files.unlock()
 
 
 class _Copy:
@@ -236,7 +401,7 @@ def _as_unavailable() -> Iterator[None]:
         raise StoreUnavailable(str(error)) from error
 
 
-def _repeat(step: Callable[[], None]) -> None:
+def _repeat(step: Callable[[], Outcome]) -> Outcome:
     """Do the last step of a move, which may be repeated, until its outcome is known."""
     for _ in range(LAST_STEP_TRIES_MAX - 1):
         try:
@@ -271,25 +436,98 @@ def _last_step() -> Iterator[None]:
 
 
 @contextmanager
-def _target(database: Database) -> Iterator[Database]:
-    """The shard to move into. What a move that fails has made is removed again; what was there before is not touched."""
+def _target(database: Database, former: _Mark | None) -> Iterator[tuple[Database, Callable[[str], None]]]:
+    """The shard to copy into, and a call that lets no node begin the namespace under its name any more, for it is elsewhere.
+
+    What a move that fails before that call has made is removed again; what was there before is not touched.
+
+    Args:
+        database: Where the namespace will be.
+        former: An earlier move out of the same directory that did not get as far as to mark it.
+    """
+    is_closed = False
+
+    def close(source: str) -> None:
+        nonlocal is_closed
+        is_closed = True
+        if held is not None:
+            _close(database, held.epoch, source)
+
     with _as_unavailable():
         is_new = not database.find()
-        target = database
-        if not is_new and database.moved_to() is not None:
-            is_new, target = True, database.beside()
+        target = database.beside()
+        if target.find():
             _refuse_a_second_move(target)
+            _refuse_another_source(target, former)
             target.remove()  # what an interrupted move has left
-            target.prepare()
-        else:
-            database.prepare()
-    try:
-        yield target
-    except BaseException:
         if is_new:
-            with suppress(StorageError):
-                target.remove()
-        raise
+            database.prepare()
+        held: Acquired | None = None
+        try:
+            if database.moved_to() is None:
+                with leased(database) as (held, keeper):
+                    _refuse_what_is_there(database, held, keeper)
+                    target.prepare()
+                    yield target, close
+            else:
+                target.prepare()
+                yield target, close
+        except BaseException:
+            if not is_closed:
+                for made in (target, *((database,) if is_new else ())):
+                    with suppress(StorageError):
+                        if made.find():
+                            made.remove()
+            raise
+
+
+def _close(database: Database, epoch: int, source: str) -> None:
+    """Mark the namespace's own shard, which is empty, as one whose namespace is in a directory. Raises StoreUnavailable."""
+    lease = database.lease()
+    try:
+        is_marked = _repeat(
+            lambda: lease.move_away(epoch, f"{source}\n") or database.moved_mark() == f"{source}\n"
+        )
+    finally:
+        lease.close()
+    if not is_marked:
+        raise StoreUnavailable(
+            f"a node has begun namespace {database.namespace} in {database} meanwhile: nothing was moved; stop the nodes and move again"
+        )
+
+
+def _refuse_what_is_there(database: Database, held: Acquired, keeper: LeaseKeeper) -> None:
+    """UsageError if the namespace has entities in the database. One without any was only begun, by a node or an earlier move."""
+    store = open_table_store(database, held, keeper.is_held, MOVER, reserve_bytes=0)
+    try:
+        namespace = Namespace(database.namespace, store, NoOutbox())
+        recover(namespace, store)
+        if entities(namespace):
+            raise UsageError(
+                f"{database} holds namespace {database.namespace} already: it is not overwritten. If what it holds is not needed, "
+                "delete its queues and topics there, stop its nodes, and move again"
+            )
+    finally:
+        store.close()
+
+
+def _refuse_another_source(target: Database, former: _Mark | None) -> None:
+    copied = target.copied_by()
+    if copied is not None and (former is None or former.move != _move_of(copied)):
+        source = copied.partition("\n")[2]
+        raise StoreUnavailable(
+            f"a move of the namespace from {source} into {target} is not finished: repeat it there with `pairbus store move --data "
+            f"{source} --to URL`, which finishes it or begins it again"
+        )
+
+
+def _move_of(mark: str | None) -> str | None:
+    return None if mark is None else mark.partition("\n")[0]
+
+
+def _reason(error: StorageError) -> str:
+    """Of a statement; what it says about the statement's effect is not true of the whole move."""
+    return str(error).removesuffix(". Nothing was changed")
 
 
 def _refuse_a_second_move(target: Database) -> None:
@@ -310,98 +548,17 @@ def _remove_empty(data: Path) -> None:
         shutil.rmtree(data, ignore_errors=True)
 
 
-def _mark_moved(database: Database, epoch: int, data: Path) -> None:
-    """Mark the shard as moved, unless somebody else has taken it meanwhile: then the copy does not count."""
+def _mark_moved(database: Database, epoch: int, data: Path, mark: _Mark) -> bool:
+    """Mark the shard as moved; False: somebody else has taken it meanwhile, so it never will be. StoreUnavailable: that is not known."""
     lease = database.lease()
-
-    def mark() -> None:
-        # A mark whose answer was lost is found by the next try.
-        if not lease.move_away(epoch, str(data)) and database.moved_to() != str(data):
-            shutil.rmtree(data / STORE_DIRECTORY, ignore_errors=True)
-            raise StoreUnavailable(
-                f"a node has taken namespace {database.namespace} in {database} while it was moved, so the copy is not complete: "
-                "nothing was moved; stop the nodes and move again"
-            )
-
+    target = f"{data}\n{mark.move}"
     try:
-        _repeat(mark)
-    except OutcomeUnknown as error:
+        # A mark whose answer was lost is found by the next try.
+        return _repeat(lambda: lease.move_away(epoch, target) or database.moved_mark() == target)
+    except (OutcomeUnknown, TableFailed) as error:
         raise StoreUnavailable(
-            f"{data} holds the whole namespace, but whether {database} is marked as moved is not known ({error}): "
-            f"before you serve {data}, see to it that `pairbus cluster status` says so; if it does not, delete {data} and move again"
+            f"the move is not finished: whether {database} is marked as moved is not known. If it is not, its nodes can go on; {data} "
+            f"cannot be served yet. Repeat the command, which finishes the move or begins it again ({_reason(error)})"
         ) from error
     finally:
         lease.close()
-
-
-@contextmanager
-def _acquired(database: Database) -> Iterator[tuple[TableStore, int]]:
-    """Own a shard for a while, as a node does: its store and the epoch. Raises StoreUnavailable if a node serves it."""
-    lease = database.lease()
-    try:
-        held = _acquire(lease, database)
-        keeper = _Keeper(lease, held)
-        keeper.start()
-        store = open_table_store(database, held, keeper.is_held, MOVER, reserve_bytes=0)
-        try:
-            yield store, held.epoch
-        finally:
-            store.close()
-            keeper.stop()
-    except (OutcomeUnknown, TableFailed) as error:
-        raise StoreUnavailable(str(error)) from error
-    finally:
-        lease.close()
-
-
-def _acquire(lease: LeaseTable, database: Database) -> Acquired:
-    for _ in range(ACQUIRE_TRIES_MAX):
-        with suppress(SequenceTaken):
-            held = lease.acquire(MOVER, "", LEASE_MS)
-            if held is not None:
-                return held
-            owner = lease.look()
-            who = f"namespace {database.namespace} in {database} is served by node {owner.owner}"
-            if owner.owner and owner.remaining_ms <= 0:
-                raise StoreUnavailable(
-                    f"{who}, which waits for the database to renew its lease. Nothing was changed: stop the node first, or bring the "
-                    "standby back that the database waits for"
-                )
-            raise StoreUnavailable(
-                f"{who}: stop it first, or wait {max(1, owner.remaining_ms // 1000)} s until its lease has ended"
-            )
-    raise StoreFailed(f"namespace {database.namespace} in {database} could not be taken: others write to it")
-
-
-class _Keeper:
-    """Renews a lease until it is stopped, in a thread."""
-
-    def __init__(self, lease: LeaseTable, held: Acquired) -> None:
-        self._lease = lease
-        self._held = held
-        self._stopped = threading.Event()
-        self._is_lost = False
-        self._thread = threading.Thread(target=self._run, name="pairbus-move-lease", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def is_held(self) -> bool:
-        return not self._is_lost
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LEASE_MS / 5000):
-            try:
-                if not self._lease.renew(self._held.epoch, "", LEASE_MS):
-                    self._is_lost = True
-                    return
-            except StorageError:
-                continue  # the lease ends by itself; a commit then finds the fence of the next owner
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join(JOIN_SECONDS_MAX)
-        if self._thread.is_alive():
-            return  # the database does not answer: the lease ends by itself
-        with suppress(StorageError):
-            self._lease.release(self._held.epoch)

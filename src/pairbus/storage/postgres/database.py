@@ -14,7 +14,7 @@ from pairbus.storage.postgres.schema import (
     replace_shard,
     shard_of,
 )
-from pairbus.storage.postgres.settings import MOVED, PostgresSettings, setting_of
+from pairbus.storage.postgres.settings import COPY, MOVED, PostgresSettings, setting_of
 from pairbus.storage.postgres.writer import PostgresWriter
 
 
@@ -75,23 +75,32 @@ class Database:
     def beside(self) -> Database:
         """A shard that no node knows, for a copy that becomes the namespace's own once it is whole: see ``replace_with``.
 
-        Raises as ``prepare`` does.
+        Not prepared yet.
         """
         # A namespace's name holds no parentheses.
-        made = Database(
-            self._url, f"{self.namespace} (moving)", answer_seconds_max=self.address.answer_seconds_max
-        )
-        made.prepare()
-        return made
+        name = f"{self.namespace} (moving)"
+        return Database(self._url, name, answer_seconds_max=self.address.answer_seconds_max)
 
     def moved_to(self) -> str | None:
         """Where the namespace was moved; None: it was not. Raises OutcomeUnknown or TableFailed."""
+        mark = self.moved_mark()
+        return None if mark is None else mark.partition("\n")[0]
+
+    def moved_mark(self) -> str | None:
+        """What ``LeaseTable.move_away`` was given: where the namespace is, and by which move, if that is known."""
+        return self._setting(MOVED)
+
+    def copied_by(self) -> str | None:
+        """What ``PostgresSettings`` holds as ``COPY``: which move has filled this shard, and from where; None: no move has."""
+        return self._setting(COPY)
+
+    def _setting(self, name: str) -> str | None:
         session = Session(self.address, "setup")
         try:
-            moved = setting_of(session, self.shard, MOVED)
+            value = setting_of(session, self.shard, name)
         finally:
             session.close()
-        return None if moved is None else moved.decode()
+        return None if value is None else value.decode()
 
     def replace_with(self, other: Database) -> None:
         """Remove this shard and give its name to another, in one transaction. Raises OutcomeUnknown or TableFailed."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
     from pairbus.storage.table.ports import LastFrame
 
+NEWLINE: Final = "\n"
+"""Ends the place in the mark of a shard that was moved; which move it was follows."""
 LEFT_SECONDS: Final = 1.0
 """So long a command watches a lease that has ended and was not given back. An owner tries to renew it more often."""
 _MOVED_OWNER: Final = "(moved)"
@@ -101,7 +103,7 @@ _HOLDS: Final = b"select from pairbus_shard where shard = $1 and epoch = $2 and 
 def moved_error(namespace: str, address: Address, target: bytes) -> ShardMoved:
     """What everybody is told who wants to serve a namespace that was moved elsewhere."""
     return ShardMoved(
-        f"namespace {namespace} was moved from {address} to {target.decode()}: serve it from there, or move it back with "
+        f"namespace {namespace} was moved from {address} to {target.decode().partition(NEWLINE)[0]}: serve it from there, or move it back with "
         "`pairbus store move`"
     )
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MOVED: Final = "moved"
 """The setting of a shard whose namespace lives elsewhere now: where."""
+COPY: Final = "copy"
+"""The setting of a shard that a move has filled: which move, and from which directory."""
 _GET: Final = b"select value from pairbus_setting where shard = $1 and name = $2"
 _PUT: Final = b"insert into pairbus_setting values ($1, $2, $3) on conflict (shard, name) do update set value = excluded.value"
 _ADD: Final = b"insert into pairbus_setting values ($1, $2, $3) on conflict do nothing"
