@@ -10,12 +10,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import Refusal, StorageError, StoreFenced, UsageError
+from pairbus.errors import Refusal, StorageError, StoreFenced, StoreUnavailable, UsageError
 from pairbus.server.config.options import MEMORY
 from pairbus.server.heap import system_heap
 from pairbus.server.memory import CollectorPolicy
@@ -96,7 +96,10 @@ def run_node(
     ending = _Ending()
     try:
         check_exposure(options)
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        with (
+            _node_directory(options),
+            asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner,
+        ):
             return runner.run(_serve_node(options, cluster, wrap, page, joined, announce, selector, ending))
     except (UsageError, Refusal) as error:
         return _complain(str(error), EXIT_USAGE)
@@ -106,6 +109,28 @@ def run_node(
         return _complain(_explain(error), EXIT_REFUSED)
     finally:
         ending.cancel()
+
+
+@contextlib.contextmanager
+def _node_directory(options: Options) -> Iterator[None]:
+    """Own the data directory of a node. Raises StoreUnavailable if another node has it, or if it holds a namespace of its own (B69)."""
+    from pairbus.server.assemble import STORE_DIRECTORY
+    from pairbus.storage.files import RealFileSystem
+    from pairbus.storage.identity import LOCK_FILE
+    from pairbus.storage.tools.inspect import holds_data
+
+    data = options.data
+    if holds_data(data / STORE_DIRECTORY):
+        raise StoreUnavailable(
+            f"{data} holds a namespace that was not moved into the database, so this node would not serve it: move it first with `pairbus "
+            f"store move --data {data} --to URL`, or give this node another --data"
+        )
+    files = RealFileSystem(data)
+    files.lock(LOCK_FILE)
+    try:
+        yield
+    finally:
+        files.unlock()
 
 
 class _Ending:

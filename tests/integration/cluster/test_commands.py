@@ -19,6 +19,7 @@ from pairbus.cli.root import root
 from pairbus.model.access import ROOT_RULE
 from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.credentials import credentials_of, sas_token
+from pairbus.storage.log.store import LogStore
 from tests.integration.cluster.kit import Cluster, NodeProcess, load
 from tests.postgres_kit import shared_server
 from tests.waiting import wait_until
@@ -159,6 +160,36 @@ def test_mistakes_are_explained_in_one_sentence() -> None:
         assert done.returncode == 2
         assert sentence in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.promise("B69")
+def test_a_node_takes_no_directory_of_another_node_and_none_that_holds_a_namespace(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    store = LogStore.open(held / "store", namespace=cluster.namespace)
+    store.close()
+    serve = [
+        sys.executable,
+        "-m",
+        "pairbus",
+        "serve",
+        "--store",
+        cluster.url,
+        "--namespace",
+        cluster.namespace,
+    ]
+    for data, sentence in (
+        (
+            cluster.directory / "a" / "data",
+            f"is in use by process {cluster.nodes[0].pid}: stop that broker",
+        ),
+        (held, "holds a namespace that was not moved into the database"),
+    ):
+        command = [*serve, "--node", "c", "--amqp", "127.0.0.1:0", "--http", "off", "--data", str(data)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 3
+        assert sentence in done.stderr
 
 
 @pytest.mark.long

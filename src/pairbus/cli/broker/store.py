@@ -87,8 +87,9 @@ Examples:
   pairbus store move --data ./contoso --from postgresql://pairbus@db-1,db-2/pairbus --namespace contoso
 
 \b
-Exit codes: 0 moved, 2 wrong usage, or the target holds something already, 3 the data or the namespace is in use, not
-there or damaged, the database cannot be reached, or there is no space.
+Exit codes: 0 moved, 2 wrong usage, the database has no such namespace, or the target holds something already, 3 the
+data or the namespace is in use or damaged, the data is not there, the database cannot be reached, there is no space,
+or the move is not finished: then the same command again finishes it or begins it again.
 """
 
 
