@@ -55,8 +55,7 @@ def slow_bench(**options: Any) -> Bench:
 async def test_closing_goes_on_when_its_caller_is_cancelled(loop: VirtualLoop) -> None:
     bench = slow_bench()
     client = bench.paired()
-    pairings.enter(*client._hosts)
-    client._is_registered = True
+    client._enter_registry()
     await client.get_queue_sender("orders").send_messages(text(1))
     await give_up_after(client, 0.5)
     assert closed(client) == 0
@@ -317,3 +316,15 @@ def test_a_drain_can_be_stopped_from_within_its_own_thread() -> None:
     thread.stop(WAIT_SECONDS)
     assert not thread.is_running
     assert not failed
+
+
+async def test_a_client_that_is_dropped_keeps_nobody_from_pairing_its_namespaces(loop: VirtualLoop) -> None:
+    client = Bench().paired()
+    client._enter_registry()
+    registration = client._registration
+    assert registration is not None
+    registration()  # as the garbage collector does
+    client._leave_registry()
+
+    pairings.enter(*reversed(ADDRESSES))
+    pairings.leave(*reversed(ADDRESSES))

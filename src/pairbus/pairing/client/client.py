@@ -11,6 +11,7 @@ import os
 import random
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -141,7 +142,7 @@ class PairedClient(Generic[Official, Sender]):
         self._hosts = (_hosts_of(primary)[0], _hosts_of(secondary)[0])
         naming.check_different(_hosts_of(primary), _hosts_of(secondary))
         self._identity = naming.PrimaryIdentity.make(client_settings.addresses_of(primary), primary_aliases)
-        self._is_registered = False
+        self._registration: weakref.finalize[Any, Any] | None = None
         self._runtime = type(self)._runtime_class()
         self._watched: set[str] = set()
         self._cancelling: set[str] = set()
@@ -354,8 +355,7 @@ class PairedClient(Generic[Official, Sender]):
         self._check_live()
         if self.is_paired:
             raise AlreadyPairedError(f"this client is paired with {self._state.secondary} already")
-        pairings.enter(*self._hosts)
-        self._is_registered = True
+        self._enter_registry()
         try:
             if self._spooling is not None:
                 await self._runtime.blocking(self._spooling.open)
@@ -424,10 +424,16 @@ class PairedClient(Generic[Official, Sender]):
     async def _do_close(self, timeout: float) -> None:
         await close(self, timeout)
 
+    def _enter_registry(self) -> None:
+        pairings.enter(*self._hosts)
+        # A client that is dropped without being closed does not keep its namespaces from being paired for ever.
+        self._registration = weakref.finalize(self, pairings.leave, *self._hosts)
+        self._registration.atexit = False
+
     def _leave_registry(self) -> None:
-        if self._is_registered:
-            self._is_registered = False
-            pairings.leave(*self._hosts)
+        if self._registration is not None:
+            self._registration()
+            self._registration = None
 
     async def _close_side(self, side: Any) -> None:
         try:
