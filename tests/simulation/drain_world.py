@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter as Multiset
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from azure.servicebus import exceptions as sdk
@@ -26,14 +27,13 @@ from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import IN_DOUBT, classify
 from tests.payloads import message_id_of, seen_of
-from tests.simulation.pair.model import NamespaceModel, QueueModel, original
+from tests.simulation.pair.model import NamespaceModel, QueueModel, Stored, original
 from tests.unit.drain.shell_kit import legacy
 from tests.unit.drain.virtual_loop import VirtualLoop
 
 MESSAGES = 60
 WINDOW = 40
 BAD_SECONDS = 240
-CALM_SECONDS = 900
 
 
 class Inbox:
@@ -60,16 +60,7 @@ class Inbox:
         held = sum(1 for one in self._model.messages.values() if one.locked_until_ms > self._world.now())
         most = 2 * self._world.window * self._world.drains
         self._world.require(held <= most, f"P38: {held} messages are locked")
-        return [
-            Delivery(
-                stored.number,
-                stored.payload,
-                stored.locked_until_ms,
-                stored.enqueued_ms,
-                (stored.number, lock),
-            )
-            for stored, lock in taken
-        ]
+        return [_delivery(stored, lock) for stored, lock in taken]
 
     def interrupt(self) -> None:
         self._interrupted.set()
@@ -119,10 +110,7 @@ class Inbox:
     async def release(self, tokens: Sequence[object]) -> None:
         await self._world.trip(self)
         for token in tokens:
-            number, lock = _lock(token)
-            stored = self._model.messages.get(number)
-            if stored is not None and stored.lock == lock:
-                stored.locked_until_ms = 0
+            self._model.unlock(*_lock(token))
 
     async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
         await self._world.trip(self)
@@ -138,13 +126,28 @@ class Inbox:
         await self._world.trip(self)
         model = self._model if queue is None else self._world.secondary.queue(queue)
         there = [stored for stored in model.messages.values() if stored.number >= number][:count]
-        return [seen_of(stored.number, stored.payload, stored.enqueued_ms) for stored in there]
+        return [
+            replace(
+                seen_of(stored.number, stored.payload, stored.enqueued_ms),
+                is_active=not stored.is_deferred,
+                is_deferred=stored.is_deferred,
+            )
+            for stored in there
+        ]
 
     async def receive_deferred(self, numbers: Sequence[int]) -> Sequence[Delivery]:
-        return []
+        await self._world.trip(self)
+        taken = self._model.receive_deferred(numbers, self._world.now())
+        return [_delivery(stored, lock) for stored, lock in taken]
 
     async def close(self) -> None:
         return
+
+
+def _delivery(stored: Stored, lock: int) -> Delivery:
+    return Delivery(
+        stored.number, stored.payload, stored.locked_until_ms, stored.enqueued_ms, (stored.number, lock)
+    )
 
 
 def _lock(token: object) -> tuple[int, int]:
@@ -192,6 +195,8 @@ class DrainWorld:
     window = WINDOW
     poll_seconds = 5.0
     """How often a receive that waits looks for messages."""
+    calm_seconds = 900
+    """How long after everything works again the backlog may take to become empty."""
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.seed = seed
@@ -287,7 +292,7 @@ class DrainWorld:
             running[victim] = self._start()
         await asyncio.sleep(max(0.0, BAD_SECONDS - self.now() / 1000))
         self.is_calm = True
-        deadline = self.now() + CALM_SECONDS * 1000
+        deadline = self.now() + self.calm_seconds * 1000
         while any(self.secondary.queue(queue).messages for queue in self.queues):
             if self.now() > deadline:
                 self.require(False, "P41: the backlog is not empty after the calm")

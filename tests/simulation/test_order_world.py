@@ -13,6 +13,7 @@ from pairbus.drain.older import OlderMessages
 from pairbus.drain.order import Seen, SessionOrder
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import Inbox
+from tests.simulation.deferred_world import DeferredWorld
 from tests.simulation.drain_world import MESSAGES, Outlet
 from tests.simulation.order_world import MovedWorld, OrderWorld
 from tests.simulation.seeds import groups, seeds
@@ -37,6 +38,17 @@ def test_sessions_that_moved_often_are_drained_without_waiting_for_a_lock_to_end
 ) -> None:
     for seed in group:
         MovedWorld(seed, tmp_path / str(seed)).run()
+
+
+@pytest.mark.promise("P14", "P41")
+@pytest.mark.parametrize("group", groups(seeds(24, least=200), 6))
+def test_sessions_arrive_in_order_while_an_operator_defers_some_messages_and_gives_others_back(
+    group: list[int], tmp_path: Path
+) -> None:
+    worlds = [DeferredWorld(seed, tmp_path / str(seed)) for seed in group]
+    for world in worlds:
+        world.run()
+    assert len(worlds) < 6 or sum(world.deferred for world in worlds) > 10, "the operator does too little"
 
 
 class SparkOrderWorld(OrderWorld, SparkWorld):

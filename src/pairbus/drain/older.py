@@ -101,7 +101,7 @@ class OlderMessages:
     # --- before messages are held -------------------------------------------------------------------------
 
     async def account_for(self, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
-        """Find out which older messages of the queue are elsewhere, where the messages just received leave a gap.
+        """Find out which older messages of the queue are elsewhere, where these messages leave a gap. Those behind it wait till then.
 
         Raises:
             TooManyElsewhere: More than one look goes through.
@@ -193,6 +193,10 @@ class OlderMessages:
         held_up = self._plan.held_up(queue)
         pause = self._pauses.setdefault(queue, _Pause(0))
         is_due = at_once or pause.next_ms <= self._clock()
+        if is_due:
+            order = self._plan.order
+            unknown = [one for one in held_up if not order.is_accounted_for(queue, one.sequence_number)]
+            await self.account_for(inbox, unknown)
         is_moving = is_due and await self._look_for(inbox, held_up)
         followers = [message for message in held_up if message.follows]
         self._forget_places(queue, {message.sequence_number for message in followers})

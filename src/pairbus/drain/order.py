@@ -11,8 +11,8 @@ other need no question. After a gap, and at the start, the queue is browsed once
 
 Rules:
 
-1. A message in order is sent only when no older one of its destination and session is elsewhere in its queue. Those held
-   here are before it in the plan's own queue.
+1. A message in order is sent only when every message before it is accounted for, however it came to this drain, and no
+   older one of its destination and session is elsewhere in its queue. Those held here are before it in the plan's own queue.
 2. Every message that this drain stops holding without settling it (lock lost, skipped, released) is elsewhere.
 3. The oldest message of a session in a queue never waits for another one of that queue: drains cannot block each other.
 
@@ -185,6 +185,11 @@ class SessionOrder:
         """Whether messages of a queue are known to be there without being held here."""
         found = self._queues.get(queue)
         return found is not None and bool(found.elsewhere)
+
+    def is_accounted_for(self, queue: str, number: int) -> bool:
+        """Whether everything in a queue up to this number is held here, known to be elsewhere, or done."""
+        found = self._queues.get(queue)
+        return found is not None and number <= found.known_to
 
     def older(self, queue: str, number: int, path: str, order_key: str | None) -> int | None:
         """The oldest message of the same destination and session that is elsewhere and older than this one."""

@@ -16,9 +16,8 @@ Three things make that harder than a loop:
 2. *Order per destination.* A destination has at most one batch in flight. A batch that failed returns to the front of
    its destination's queue. A message is never taken while an older skipped one of the same destination and backlog
    queue has not come back (P14). A message *in order* (of a client with ``order="session"``, or any with a session when
-   the operator asked for that) also waits while an older one of its session is elsewhere in its backlog queue; ``order``
-   knows which. It waits here, and messages of other sessions pass it. Several messages of a session may share a batch:
-   a destination stores a batch as a whole and in its order.
+   the operator asked for that) also waits while an older one of its session is, or may be, elsewhere in its backlog queue
+   (``order`` knows); messages of other sessions pass it. A batch may have several of a session: it is stored whole, in order.
 
 3. *A failed send does not say what is wrong.* Failures are sorted by ``sdk.failures`` into three groups:
    temporary ones (the destination backs off and is probed with a single message), ``NOT_FOUND`` (dead-letter, or wait
@@ -534,8 +533,8 @@ class DrainPlan:
                 older = self._older(message)
                 if older is not None:
                     oldest = older if oldest is None else min(oldest, older)
-                elif message.follows:
-                    return None  # it waits for another queue, which this drain may be at
+                elif self._waits(message):
+                    return None  # it waits for a look, or for another queue, which this drain may be at
         return None if held else oldest
 
     def step_back(self, queue: str) -> tuple[list[BacklogMessage], list[int]]:
@@ -550,7 +549,8 @@ class DrainPlan:
     def _waits(self, message: BacklogMessage) -> bool:
         if not message.is_ordered or message.is_in_flight:
             return False
-        return bool(message.follows) or self._older(message) is not None
+        is_accounted_for = self.order.is_accounted_for(message.queue, message.sequence_number)
+        return bool(message.follows) or not is_accounted_for or self._older(message) is not None
 
     def _is_held_up(self, message: BacklogMessage) -> bool:
         """Whether a message that was received waits, or an older one of its session that is held does."""

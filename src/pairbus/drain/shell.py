@@ -397,14 +397,20 @@ class Drain:
 
     async def _take(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> None:
         """Restore messages and hold them, skip them, or dead-letter them."""
-        messages = [one for given in deliveries if (one := await self._read(inbox, given)) is not None]
         self._deferred.received(inbox.queue, [given.sequence_number for given in deliveries])
-        await self._older.account_for(inbox, messages)
+        messages = await self._read_all(inbox, deliveries)
+        # Deferred ones may be known from a look that went beyond what is accounted for, or was before this drain stepped back.
         deferred = await self._deferred.lock(inbox, self._older.take_deferred(inbox.queue))
-        older = [one for given in deferred if (one := await self._read(inbox, given)) is not None]
+        older = await self._read_all(inbox, deferred)
         self._received += len(deliveries) + len(deferred)
         for message in (*older, *messages):
             await self._hold(inbox, message)
+
+    async def _read_all(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> list[BacklogMessage]:
+        """The restored forms of messages. What is before them in their queue is accounted for: only then may they be held."""
+        messages = [one for given in deliveries if (one := await self._read(inbox, given)) is not None]
+        await self._older.account_for(inbox, messages)
+        return messages
 
     async def _read(self, inbox: Inbox, delivery: Delivery) -> BacklogMessage | None:
         """The restored form of a message; None when it is not to be sent."""

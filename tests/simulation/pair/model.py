@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from azure.servicebus import exceptions as sdk
@@ -24,6 +25,7 @@ class Stored:
     locked_until_ms: int = 0
     lock: int = 0
     deliveries: int = 0
+    is_deferred: bool = False
 
 
 @dataclass
@@ -78,12 +80,32 @@ class QueueModel:
         for stored in self.messages.values():
             if len(taken) >= count:
                 break
-            if stored.locked_until_ms <= now:
-                stored.lock, self._next_lock = self._next_lock, self._next_lock + 1
-                stored.locked_until_ms = now + LOCK_MS
-                stored.deliveries += 1
-                taken.append((stored, stored.lock))
+            if stored.locked_until_ms <= now and not stored.is_deferred:
+                taken.append((stored, self._lock(stored, now)))
         return taken
+
+    def receive_deferred(self, numbers: Sequence[int], now: int) -> list[tuple[Stored, int]]:
+        """Lock those of these messages that are deferred and free."""
+        self.check(is_send=False)
+        there = [self.messages[number] for number in numbers if number in self.messages]
+        return [
+            (stored, self._lock(stored, now))
+            for stored in there
+            if stored.locked_until_ms <= now and stored.is_deferred
+        ]
+
+    def _lock(self, stored: Stored, now: int) -> int:
+        stored.lock, self._next_lock = self._next_lock, self._next_lock + 1
+        stored.locked_until_ms = now + LOCK_MS
+        stored.deliveries += 1
+        return stored.lock
+
+    def unlock(self, number: int, lock: int, *, deferred: bool = False) -> None:
+        """Give a message back, if its lock is still this one: any receiver may have it, or it must be asked for."""
+        stored = self.messages.get(number)
+        if stored is not None and stored.lock == lock:
+            stored.locked_until_ms = 0
+            stored.is_deferred |= deferred
 
     def settle(self, number: int, lock: int, now: int, *, aside: str | None = None) -> None:
         """Complete or dead-letter under a valid lock."""
