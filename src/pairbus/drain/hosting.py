@@ -25,6 +25,7 @@ from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk import client_settings
+from pairbus.sdk.failures import Failure
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient
@@ -92,9 +93,15 @@ class EventObserver(Observer):
     The client's own health events say which destinations are unavailable.
     """
 
-    def __init__(self, emit: Callable[[Kind, str, str], None], deleted: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        emit: Callable[[Kind, str, str], None],
+        deleted: Callable[[str], None],
+        unfit: Callable[[str, str], None],
+    ) -> None:
         self._emit = emit
         self._deleted = deleted
+        self._unfit = unfit
 
     def deleted(self, queue: str) -> None:
         self._deleted(queue)
@@ -113,10 +120,11 @@ class EventObserver(Observer):
     def waits(self, queue: str, sentence: str) -> None:
         self._emit(Kind.DRAIN_WAITS, queue, sentence)
 
-    def key_refused(self, queue: str, sentence: str) -> None:
-        self._emit(
-            Kind.SYPHON_REFUSED, queue, f"nothing is drained: {sentence}. The drain needs the right to listen"
-        )
+    def refused(self, queue: str, failure: Failure, sentence: str) -> None:
+        needs = ". The drain needs the right to listen" if failure is Failure.UNAUTHORIZED else ""
+        self._emit(Kind.SYPHON_REFUSED, queue, f"nothing is drained: {sentence}{needs}")
+        if failure is Failure.INVALID:
+            self._unfit(queue, sentence)
 
 
 class DrainThread:

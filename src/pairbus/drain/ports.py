@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pairbus.drain.message import BacklogMessage
 from pairbus.drain.order import Seen
+from pairbus.sdk.failures import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,11 @@ class Observer:
     def unavailable(self, subject: str, sentence: str) -> None:
         """A destination or backlog queue began to fail."""
 
-    def key_refused(self, queue: str, sentence: str) -> None:
-        """The key does not allow to receive from a backlog queue: nothing of it is drained until that changes."""
+    def refused(self, queue: str, failure: Failure, sentence: str) -> None:
+        """A backlog queue, or the key, does not allow to receive: nothing of it is drained until somebody changes that.
+
+        ``failure``: ``UNAUTHORIZED``, ``DISABLED``, or ``INVALID`` when a topic has its name, it forwards or requires sessions.
+        """
 
     def deleted(self, queue: str) -> None:
         """A backlog queue that the drain has read does not exist any more: what was still in it is gone."""

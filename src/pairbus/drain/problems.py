@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pairbus.drain.ports import Observer
-from pairbus.sdk.failures import Failure
+from pairbus.sdk.failures import Failure, classify, is_of_the_entity
 
 PATIENCE_MS: Final = 30_000
 """How long a drain that should end goes on while nothing moves."""
@@ -38,6 +38,8 @@ _QUEUE_GONE: Final = (
     "a paired client creates its backlog queues when it pairs; or drain only those that exist"
 )
 
+_QUEUE_UNFIT: Final = "a topic has its name, it forwards, or it requires sessions: delete the topic, remove the forwarding, or make it a plain queue again"
+
 _QUEUE_DELETED: Final = (
     "somebody deleted it while it was drained: what was still in it is gone, and `pairbus reconcile` names the messages that never "
     "arrived"
@@ -60,6 +62,9 @@ class Problem:
     is_deleted: bool = False
     """Whether it is a backlog queue that this drain has read before, and that does not exist any more."""
 
+    is_refused: bool = False
+    """Whether it does not allow to receive from it, until somebody changes its settings or the rights of the key."""
+
     @property
     def reason(self) -> str:
         """The kind of failure and its text."""
@@ -74,6 +79,8 @@ class Problem:
         way_out = _WAY_OUT.get(self.failure)
         if self.side == "secondary" and self.failure is Failure.NOT_FOUND:
             way_out = _QUEUE_GONE
+        elif self.side == "secondary" and self.failure is Failure.INVALID and self.is_refused:
+            way_out = _QUEUE_UNFIT
         what = f"the {self.side} does not take {self.subject!r}" if self.side == "primary" else self.subject
         return f"{what}: {self.failure.value} ({self.text})" + (f"; {way_out}" if way_out else "")
 
@@ -82,6 +89,11 @@ def pause_seconds(failure: Failure, failures: int) -> float:
     """How long to wait before a backlog queue is tried again, after so many failures before this one."""
     longest = GONE_PAUSE_S_MAX if failure is Failure.NOT_FOUND else ERROR_PAUSE_S_MAX
     return min(ERROR_PAUSE_S_MIN * (1 << failures), longest)
+
+
+def refuses_receivers(error: BaseException) -> bool:
+    """Whether nothing can be received from a backlog queue until somebody changes its settings or the rights of the key."""
+    return classify(error) in (Failure.UNAUTHORIZED, Failure.DISABLED) or is_of_the_entity(error)
 
 
 class Problems:
@@ -95,18 +107,27 @@ class Problems:
         """The backlog queues that have worked so far."""
 
     def failed(
-        self, side: Side, subject: str, failure: Failure, text: str, *, is_plain: bool = False
+        self,
+        side: Side,
+        subject: str,
+        failure: Failure,
+        text: str,
+        *,
+        is_plain: bool = False,
+        is_refused: bool = False,
     ) -> None:
-        """An attempt failed, and is made again later."""
+        """An attempt failed, and is made again later. ``is_refused``: and fails until somebody changes the queue or the key."""
         known = self._open.get((side, subject))
         is_deleted = side == "secondary" and failure is Failure.NOT_FOUND and subject in self._read
-        problem = Problem(side, subject, failure, text[:TEXT_CHARACTERS_MAX], is_plain, is_deleted)
+        problem = Problem(
+            side, subject, failure, text[:TEXT_CHARACTERS_MAX], is_plain, is_deleted, is_refused
+        )
         self._open[side, subject] = problem
         if known is None or known.failure is not failure:
             sentence = f"{problem.sentence()}; trying again"
             self._observer.unavailable(subject, sentence)
-            if side == "secondary" and failure is Failure.UNAUTHORIZED:
-                self._observer.key_refused(subject, sentence)
+            if is_refused:
+                self._observer.refused(subject, failure, sentence)
             if is_deleted:
                 self._observer.deleted(subject)
 

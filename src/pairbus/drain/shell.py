@@ -23,7 +23,7 @@ from pairbus.drain.older import FOLLOW_MS, OlderMessages
 from pairbus.drain.order import OrderPolicy, TooManyElsewhere
 from pairbus.drain.plan import SLOW_MS, DrainPlan
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
-from pairbus.drain.problems import Problem, Problems, pause_seconds
+from pairbus.drain.problems import Problem, Problems, pause_seconds, refuses_receivers
 from pairbus.drain.restoring import TimeToLivePolicy, fill, received, restore_to_send
 from pairbus.drain.senders import Senders, one_line
 from pairbus.drain.sharing import SharedQueues
@@ -53,8 +53,7 @@ STOP_SECONDS: Final = 4.0
 BUDGET_STOP_SECONDS: Final = 25.0
 """The same for a drain whose time is spent: nobody waits at a terminal, and an answer that is awaited saves a repeat."""
 ANSWERS_SHARE: Final = 0.6
-"""The part of it that is spent on waiting for answers to sends, so that nothing is delivered twice; the rest is for
-closing links."""
+"""The part of it that is spent on waiting for answers, so that nothing is delivered twice; the rest is for closing links."""
 STALL_CHECK_SECONDS: Final = 1.0
 DELIVERED_MAX: Final = 50_000
 """How many delivered messages are remembered, to recognise a second copy of one."""
@@ -248,7 +247,8 @@ class Drain:
                     pause,
                     extra={"event": "syphon.pump_failed", "queue": inbox.queue},
                 )
-                self._problems.failed("secondary", inbox.queue, failure, text, is_plain=is_plain)
+                details = {"is_plain": is_plain, "is_refused": refuses_receivers(error)}
+                self._problems.failed("secondary", inbox.queue, failure, text, **details)
                 self._plan.drop_queue(inbox.queue)
                 self._shared.forget(inbox.queue)
                 await inbox.close()
@@ -399,7 +399,6 @@ class Drain:
         """Restore messages and hold them, skip them, or dead-letter them."""
         self._deferred.received(inbox.queue, [given.sequence_number for given in deliveries])
         messages = await self._read_all(inbox, deliveries)
-        # Deferred ones may be known from a look that went beyond what is accounted for, or was before this drain stepped back.
         deferred = await self._deferred.lock(inbox, self._older.take_deferred(inbox.queue))
         older = await self._read_all(inbox, deferred)
         self._received += len(deliveries) + len(deferred)
@@ -407,7 +406,7 @@ class Drain:
             await self._hold(inbox, message)
 
     async def _read_all(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> list[BacklogMessage]:
-        """The restored forms of messages. What is before them in their queue is accounted for: only then may they be held."""
+        """The restored forms of messages, to be held: what is before them in their queue is accounted for."""
         messages = [one for given in deliveries if (one := await self._read(inbox, given)) is not None]
         await self._older.account_for(inbox, messages)
         return messages

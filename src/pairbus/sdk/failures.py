@@ -143,6 +143,11 @@ def is_of_the_message(error: BaseException) -> bool:
     return failure is Failure.INVALID and _condition(error) not in _OF_THE_ENTITY
 
 
+def is_of_the_entity(error: BaseException) -> bool:
+    """Whether an error is about the settings of an entity: what it is does not allow what was asked of it."""
+    return classify(error) is Failure.INVALID and _condition(error) in _OF_THE_ENTITY
+
+
 def is_refusal(error: BaseException) -> bool:
     """Whether an error is an answer that the same queue would give again. A fresh token may change one of the others."""
     return classify(error) not in (*IN_DOUBT, Failure.CANCELLED, Failure.UNAUTHORIZED)

@@ -205,7 +205,8 @@ def ensure_open(sender: Any, seconds: float | None) -> None:
 
 
 def connection_of(sender: Any) -> Any:
-    return sender._handler
+    """The connection of a sender; None when it has none."""
+    return getattr(sender, "_handler", None)
 
 
 def ends_connection(error: ServiceBusError) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential
 from azure.servicebus import ServiceBusClient
 from azure.servicebus._base_handler import _generate_sas_token
-from azure.servicebus.management import AccessRights, AuthorizationRule
+from azure.servicebus.management import AccessRights, AuthorizationRule, EntityStatus
 
 from pairbus import NoBacklogQueuesError, OtherPrimaryError, PairedServiceBusClient
 from pairbus.pairing.events import Kind
@@ -99,6 +99,26 @@ def test_a_key_without_manage_finds_out_that_a_topic_is_no_queue(pair: Pair) -> 
         assert client.backlog_queue_count == 1
         unusable = [event for event in client.events() if event.kind is Kind.QUEUE_UNUSABLE]
         assert [event.subject for event in unusable] == [f"{BACKLOG}1"]
+
+
+@pytest.mark.promise("P29")
+def test_a_key_without_manage_is_told_of_queues_that_leak_or_cannot_be_drained(pair: Pair) -> None:
+    worker = sender_key(pair, 0, 1, 2)
+    pair.secondary.create_queue("elsewhere")
+    with pair.secondary.administration_client() as management:
+        forwarding, disabled = (management.get_queue(f"{BACKLOG}{index}") for index in (1, 2))
+        forwarding.forward_to, disabled.status = "elsewhere", EntityStatus.RECEIVE_DISABLED
+        management.update_queue(forwarding)
+        management.update_queue(disabled)
+    with PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string, worker, options=by_hand(backlog_queue_count=3), retry_total=0
+    ) as client:
+        told = [(event.kind, event.subject) for event in client.events() if event.is_loud]
+        assert told == [
+            (Kind.QUEUE_UNUSABLE, f"{BACKLOG}1"),
+            (Kind.PROPERTY_DIFFERENCE, f"{BACKLOG}2"),
+        ]
+        assert sorted(client._state.usable_queues) == [f"{BACKLOG}0", f"{BACKLOG}2"]
 
 
 def test_a_key_without_manage_sees_that_the_backlog_is_anothers(pair: Pair) -> None:

@@ -31,6 +31,7 @@ def test_a_hosted_drain_keeps_the_order_of_its_client_and_waits_as_long(
         not_found="dead-letter",
         _identity=None,
         _setup=SimpleNamespace(read_in_vain=None),
+        _checks=SimpleNamespace(found_unfit=None),
         _state=SimpleNamespace(
             drained_queues=[], primary="p", counters=None, is_failed_over=None, emit=lambda *_: None
         ),
@@ -44,7 +45,7 @@ def test_a_hosted_drain_keeps_the_order_of_its_client_and_waits_as_long(
 
 def test_an_order_that_is_given_up_is_an_event() -> None:
     events: list[tuple[Kind, str, str]] = []
-    observer = EventObserver(lambda *told: events.append(told), print)
+    observer = EventObserver(lambda *told: events.append(told), print, print)
 
     observer.order_given_up(BacklogMessage("q", 1, "orders", b"", "m", "s", None, 0), "it goes on")
 
@@ -53,10 +54,10 @@ def test_an_order_that_is_given_up_is_an_event() -> None:
 
 def test_a_secondary_that_does_not_let_the_drain_listen_is_one_event() -> None:
     events: list[tuple[Kind, str, str]] = []
-    problems = Problems(EventObserver(lambda *told: events.append(told), print))
+    problems = Problems(EventObserver(lambda *told: events.append(told), print, print))
 
     for _ in range(3):
-        problems.failed("secondary", "q", Failure.UNAUTHORIZED, "no Listen claim")
+        problems.failed("secondary", "q", Failure.UNAUTHORIZED, "no Listen claim", is_refused=True)
     problems.failed("primary", "orders", Failure.UNAUTHORIZED, "the health events have it")
     problems.failed("secondary", "other", Failure.CONNECTION, "away")
 
@@ -77,7 +78,7 @@ def test_a_backlog_queue_that_is_deleted_while_it_is_drained_is_told_once_and_ne
         def unavailable(self, subject: str, sentence: str) -> None:
             sentences.append(sentence)
 
-    problems = Problems(Told(print, deleted.append))
+    problems = Problems(Told(print, deleted.append, print))
 
     problems.failed("secondary", "never there", Failure.NOT_FOUND, "404")
     assert deleted == []

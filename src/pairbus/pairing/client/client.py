@@ -24,6 +24,7 @@ from pairbus.pairing.client.cancel import Withdraw, cancel_parked
 from pairbus.pairing.client.closing import close
 from pairbus.pairing.client.fences import LOOK_SECONDS, Fences
 from pairbus.pairing.client.limits import headroom_of
+from pairbus.pairing.client.queue_checks import QueueChecks
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.setup import UNREACHABLE, Setup
 from pairbus.pairing.client.spooling import Spooling, not_in_this_spool
@@ -165,6 +166,7 @@ class PairedClient(Generic[Official, Sender]):
             self._state.journal = written.append
             self._reporter = StatusReporter(self._state, written)
         self._setup = Setup(self, management or {})
+        self._checks = QueueChecks(self)
         self._fences = Fences(self)
         self._drain: DrainHost | None = None
         self._spooling = Spooling(self) if self.options.spool is not None else None

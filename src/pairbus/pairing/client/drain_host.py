@@ -63,7 +63,7 @@ class _Host:
             not_found=client.not_found,
             time_to_live=client.options.time_to_live,
             is_blocked=state.is_failed_over,
-            observer=EventObserver(state.emit, client._setup.read_in_vain),
+            observer=EventObserver(state.emit, client._setup.read_in_vain, client._checks.found_unfit),
             order=client.options.order,
             follow_ms=milliseconds(client.options.fence_timeout),
         )

@@ -153,6 +153,7 @@ class Fences:
             look.is_complete = classify(error) is Failure.NOT_FOUND
             if look.is_complete:
                 self._client._setup.found_missing(queue, begun_ms)
+            self._client._checks.found(queue, error)
             look.met.clear()
             look.foreign.clear()
             logger.debug("the look into %s failed", queue, exc_info=True)

@@ -405,6 +405,7 @@ class SenderCore:
         begun_ms = self._state.clock()
         until_ms = begun_ms + step.timeout_ms
         try:
+            await self._client._checks.before_send(step.queue, until_ms)
             left = [send.forms[place] for place in send.left]
             limit = await self._backlog_limit(link, left, step.timeout_ms / 1000)
             check_size(left, [originals[place] for place in send.left], limit)
@@ -413,6 +414,7 @@ class SenderCore:
                 batch = message_bytes.batch_of(message_bytes.new_batch(limit, link.sender), forms)
                 seconds = max(0.001, (until_ms - self._state.clock()) / 1000)
                 await link.send(batch, seconds * SDK_SHARE, seconds)
+                await self._client._checks.after_send(send, link, step.queue, until_ms)
                 accepted, chosen = chosen[: len(batch)], chosen[len(batch) :]
                 self._tally.to_backlog += len(accepted)
                 send.accepted(step.queue, [one.index for one in accepted])

@@ -202,6 +202,7 @@ class Setup:
         except Exception as error:
             if classify(error) is Failure.INVALID:
                 raise PairingError(f"it is no queue that messages can be parked in: {error}") from error
+            self._client._checks.found(name, error)
             return  # most often it may send only, and cannot look
         finally:
             await self._client._close_quietly(receiver)
@@ -227,7 +228,9 @@ class Setup:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
                 last = error
-                self._state.emit(Kind.QUEUE_UNUSABLE, name, shown(error))
+                self._state.emit(
+                    Kind.QUEUE_UNUSABLE, name, shown(error), is_loud=isinstance(error, PairingError)
+                )
             finally:
                 await self._client._close_quietly(sender)
         if not usable:

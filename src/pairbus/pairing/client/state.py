@@ -472,6 +472,12 @@ class PairingState:
         self.counters.evictions += 1
         self.emit(Kind.QUEUE_EVICTED, queue, f"left the rotation: {why}")
 
+    def refused(self, queue: str, why: str) -> None:
+        """A queue turned out, without a send, to be one that must not be used."""
+        with self.lock:
+            if self._rotation.refused(queue, self.clock(), why):
+                self.evicted(queue, why)
+
     def readmitted(self, queue: str, accepting: str) -> None:
         """Tell that a queue is back in the rotation. ``accepting``: the one that has accepted a message, itself or another."""
         self.counters.readmissions += 1
