@@ -20,7 +20,9 @@ from pairbus.drain.older import FOLLOW_MS
 from pairbus.drain.order import OrderPolicy
 from pairbus.drain.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
 from pairbus.drain.ports import Observer
+from pairbus.drain.problems import Problem, refuses_receivers
 from pairbus.drain.restoring import TimeToLivePolicy
+from pairbus.drain.senders import one_line
 from pairbus.drain.shell import Drain
 from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
 from pairbus.pairing import naming, parking
@@ -50,6 +52,8 @@ class QueueRow:
     is_extra: bool
     owner: str = ""
     """Address of the primary that the queue was created for; empty when the queue does not say."""
+    problem: str = ""
+    """Why nothing can be read from the queue; empty unless that was found out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,6 @@ class Backlog:
         for error in opened:
             if isinstance(error, BaseException):
                 failure = classify(error)
-                # The key of one queue is unknown at another one, which need not exist.
                 if failure is not Failure.NOT_FOUND and (failure is not Failure.UNAUTHORIZED or not rows):
                     raise error
         return rows
@@ -164,12 +167,20 @@ class Backlog:
     async def _open(
         self, client: ServiceBusClient, name: str, index: int, turns: asyncio.Semaphore
     ) -> QueueRow:
-        """A backlog queue, with the owner that its first message names."""
-        async with turns, _receiver(client, name, False) as receiver:
-            page = await page_of(receiver, 1, 1)
+        """A backlog queue, with the owner that its first message names, or with the reason why it does not show it."""
+        is_extra = index >= self._count
+        try:
+            async with turns, _receiver(client, name, False) as receiver:
+                page = await page_of(receiver, 1, 1)
+        except Exception as error:
+            # The key of one queue is unknown at another one, which need not exist.
+            problem = "" if classify(error) is Failure.UNAUTHORIZED else why_unreadable(name, error)
+            if not problem:
+                raise
+            return QueueRow(name, None, None, is_extra, problem=problem)
         passport = page[0].text_property(parking.ALIAS_PASSPORT) if page else None
         owner = parking.passport_primary({parking.ALIAS_PASSPORT: passport})
-        return QueueRow(name, None, None, index >= self._count, owner)
+        return QueueRow(name, None, None, is_extra, owner)
 
     def check_owner(self, rows: Sequence[QueueRow], primary_aliases: Sequence[str] = ()) -> None:
         """Refuse backlog queues that were created for another primary of the same name, before a message is touched.
@@ -289,6 +300,13 @@ class Backlog:
             finally:
                 doubts.close()
                 await close_all([primary, secondary], CLOSE_SECONDS)
+
+
+def why_unreadable(queue: str, error: BaseException) -> str:
+    """A sentence about one backlog queue from which nothing can be read; empty when the error concerns more than that queue."""
+    if not refuses_receivers(error):
+        return ""
+    return Problem("secondary", queue, classify(error), one_line(error), is_refused=True).sentence()
 
 
 @asynccontextmanager

@@ -88,3 +88,14 @@ def backlog_index(primary: str, queue: str) -> int | None:
 def entity_key(path: str) -> str:
     """One key for a path however it is written: ``Orders``, ``orders``, ``/orders``, ``orders/``."""
     return path.strip("/").lower()
+
+
+def missing_queues(primary_namespace: str, found: Iterable[str], count: int) -> list[str]:
+    """Backlog queues that must have been deleted: those with a number below ``count`` and below that of one that is found.
+
+    Pairing creates the queues from the first number on. That the last ones are missing may mean that there were never more.
+    """
+    numbers = {index for name in found if (index := backlog_index(primary_namespace, name)) is not None}
+    numbers = {index for index in numbers if index < count}
+    last = max(numbers, default=0)
+    return [backlog_queue(primary_namespace, index) for index in range(last) if index not in numbers]

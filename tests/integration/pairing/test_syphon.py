@@ -386,6 +386,57 @@ def test_a_drain_needs_listen_at_the_backlog_queues_and_send_at_the_destinations
     assert sum(bodies(pair.primary, "orders", 2).values()) == 2
 
 
+def test_a_disabled_queue_is_named_and_the_others_are_listed(pair: Pair) -> None:
+    with paired(pair, by_hand(backlog_queue_count=3)):
+        pass
+    names = [f"{BACKLOG[:-1]}{index}" for index in range(3)]
+    for name in names:
+        send_raw(pair.secondary, name, [message(b"x", [("x-ms-path", sections.encode_text("orders"))])])
+    strings = [key_of(pair.secondary, AccessRights.LISTEN, name) for name in names]
+    may_not_list = SimpleNamespace(
+        primary=pair.primary, secondary=SimpleNamespace(connection_string=strings[0])
+    )
+    with pair.secondary.administration_client() as management:
+        disabled = management.get_queue(names[1])
+        disabled.status = "Disabled"
+        management.update_queue(disabled)
+
+    for who, given in ((pair, ()), (may_not_list, ("--queues", "3"))):
+        listed = pairbus(who, "backlog", *given, "list", "--json")
+        rows = json.loads(listed.stdout)
+        assert [(row["name"], row["oldest_destination"]) for row in rows] == [
+            (name, None if name == names[1] else "orders") for name in names
+        ]
+        assert [bool(row["problem"]) for row in rows] == [False, True, False]
+        assert f"could not be read: {names[1]}: entity disabled" in listed.stderr
+        assert listed.returncode == 3, "not all could be read"
+        shown = pairbus(who, "backlog", *given, "list", "--messages", "5", "--json")
+        assert [row["queue"] for row in json.loads(shown.stdout)] == [names[0], names[2]]
+        assert (shown.returncode, "could not be read" in shown.stderr) == (3, True)
+
+
+@pytest.mark.promise("P41")
+def test_a_backlog_queue_that_was_deleted_is_no_success(pair: Pair) -> None:
+    with paired(pair, by_hand(backlog_queue_count=3)) as client, client.get_queue_sender("orders") as sender:
+        client.fail_over("orders")
+        sender.send_messages(text(1))
+        queue = str(client.health()["orders"].backlog_queue)
+    deleted = f"{BACKLOG[:-1]}0" if queue != BACKLOG else f"{BACKLOG[:-1]}1"
+    with pair.secondary.administration_client() as management:
+        management.delete_queue(deleted)
+
+    drained = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+    assert json.loads(drained.stdout)["restored"] == 1, "the others are drained all the same"
+    assert f"{deleted} does not exist" in drained.stderr
+    assert drained.returncode == 3
+    assert pairbus(pair, "syphon", "--engine", "local", "--once").returncode == 3
+    by_name = pairbus(pair, "syphon", "--engine", "local", "--once", "--queues", "3")
+    assert (by_name.returncode, f"no backlog queue '{deleted}'" in by_name.stderr) == (3, True)
+
+    pair.secondary.create_queue(deleted)
+    assert pairbus(pair, "syphon", "--engine", "local", "--once").returncode == 0
+
+
 def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:
     with paired(pair, options(backlog_queue_count=2)):
         pass

@@ -55,8 +55,9 @@ def test_a_drain_that_ends_says_that_something_could_not_be_delivered(
 ) -> None:
     """With --once, as on Spark. One that was stopped has only been stopped."""
 
-    async def drain(_: object, counters: Counters, __: object) -> None:
+    async def drain(_: object, counters: Counters, __: object) -> bool:
         counters.set_aside = 20
+        return True
 
     monkeypatch.setattr(syphon_command, "_drain", drain)
     monkeypatch.setattr(syphon_command.SyphonFlags, "backlog", lambda *_: None)

@@ -107,3 +107,14 @@ def test_backlog_queues_are_named_by_primary_and_index() -> None:
 @pytest.mark.parametrize("path", ["Orders", "orders", "/orders", "orders/", "/ORDERS/"])
 def test_an_entity_has_one_key_however_it_is_written(path: str) -> None:
     assert naming.entity_key(path) == "orders"
+
+
+@pytest.mark.parametrize(
+    ("found", "missing"),
+    [((), []), ((0, 1, 2), []), ((0, 2, 5), [1, 3, 4]), ((0, 12), []), ((1,), [0])],
+)
+def test_a_backlog_queue_is_missing_when_a_later_one_is_there(
+    found: tuple[int, ...], missing: list[int]
+) -> None:
+    names = [naming.backlog_queue("p", index).upper() for index in found]
+    assert naming.missing_queues("p", names, 10) == [naming.backlog_queue("p", index) for index in missing]

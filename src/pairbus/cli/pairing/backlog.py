@@ -24,7 +24,7 @@ from pairbus.pairing.naming import entity_key
 from pairbus.reports.text import many
 
 if TYPE_CHECKING:
-    from pairbus.drain.backlog import Backlog, QueueRow
+    from pairbus.drain.backlog import Backlog, MessageRow, QueueRow
 
 EPILOG: Final = """\b
 Examples:
@@ -35,11 +35,14 @@ Examples:
   pairbus backlog drain --extra
 
 \b
-Exit codes: 0 done, 1 nothing was found, 2 wrong usage, 3 could not reach the namespace or was refused.
+Exit codes: 0 done, 1 nothing was found, 2 wrong usage, 3 could not reach the namespace or was refused (list: by one of the queues, which
+is named; the others are shown).
 """
 EXAMPLE: Final = "\b\nExample:\n  pairbus backlog "
 MESSAGES_SHOWN: Final = 20
 EXPLAINED_MAX: Final = 1_000
+EXIT_UNREAD: Final = 3
+"""A backlog queue could not be read; the others were."""
 
 _Result = TypeVar("_Result")
 
@@ -86,7 +89,10 @@ def _with_backlog(work: Callable[[Backlog], Awaitable[_Result]], *queues: str) -
 
 def _show(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> int:
     columns = [
-        name for name in (rows[0] if rows else ()) if any(row.get(name) not in (None, "") for row in rows)
+        name
+        for name in (rows[0] if rows else ())
+        # A problem is a sentence, which stands below the table.
+        if name != "problem" and any(row.get(name) not in (None, "") for row in rows)
     ]
     show(rows, as_json, table_lines(rows, columns, terminal_columns()))
     if not rows:
@@ -108,29 +114,58 @@ def list_backlog(flags: ListFlags) -> int:
     """List backlog queues, extra ones included, with the age of the oldest message in each, and messages on request."""
     is_listed_by_name = is_given("queues", above=True)
 
+    limit = flags.messages or MESSAGES_SHOWN
+    unread: list[str] = []
+
     async def work(opened: Backlog) -> list[dict[str, Any]]:
-        queues = await opened.queues(opened.names() if is_listed_by_name else None)
-        if not flags.messages and not flags.set_aside:
-            return [await _with_oldest(opened, row) for row in queues]
-        limit = flags.messages or MESSAGES_SHOWN
-        return [
-            asdict(row)
-            for queue in queues
-            for row in await opened.messages(queue.name, limit, is_dead=flags.set_aside)
-        ]
+        shown: list[dict[str, Any]] = []
+        for queue in await opened.queues(opened.names() if is_listed_by_name else None):
+            if not flags.messages and not flags.set_aside:
+                row = await _with_oldest(opened, queue)
+                shown.append(row)
+                problem = row["problem"]
+            else:
+                rows, problem = await _messages(opened, queue, limit, is_dead=flags.set_aside)
+                shown += [asdict(row) for row in rows]
+            if problem:
+                unread.append(problem)
+        return shown
 
     what = "dead-lettered message" if flags.set_aside else "message" if flags.messages else "backlog queue"
-    return _show(_with_backlog(work), flags.as_json, f"no {what} in the secondary namespace")
+    code = _show(_with_backlog(work), flags.as_json, f"no {what} in the secondary namespace")
+    for problem in unread:
+        click.echo(f"could not be read: {safe_text(problem)}", err=True)
+    return EXIT_UNREAD if unread else code
+
+
+async def _messages(
+    opened: Backlog, row: QueueRow, limit: int, *, is_dead: bool
+) -> tuple[list[MessageRow], str]:
+    """Messages of a queue, and why it does not show them; one that cannot be read does not keep the others from being shown."""
+    from pairbus.drain.backlog import why_unreadable
+
+    if row.problem:
+        return [], row.problem
+    try:
+        return await opened.messages(row.name, limit, is_dead=is_dead), ""
+    except Exception as error:
+        problem = why_unreadable(row.name, error)
+        if not problem:
+            raise
+        return [], problem
 
 
 async def _with_oldest(opened: Backlog, row: QueueRow) -> dict[str, Any]:
     """A row with the age of the oldest message in its queue, and where that message goes."""
-    first = await opened.messages(row.name, 1, is_dead=False) if row.messages != 0 else []
+    first, problem = (
+        await _messages(opened, row, 1, is_dead=False) if row.messages != 0 else ([], row.problem)
+    )
     age_s = None
     if first and first[0].enqueued is not None:
         enqueued_ms = datetime.fromisoformat(first[0].enqueued).timestamp() * 1000
         age_s = max(0, round((wall_ms() - enqueued_ms) / 1000))
-    return asdict(row) | {"oldest_age_s": age_s, "oldest_destination": first[0].path if first else None}
+    oldest = {"oldest_age_s": age_s, "oldest_destination": first[0].path if first else None}
+    return asdict(row) | oldest | {"problem": problem}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from pairbus.cli.kit.pair import PairFlags, delivered_text, run
 from pairbus.cli.kit.places import check_directory
 from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import UsageError
-from pairbus.pairing.naming import entity_key
+from pairbus.pairing.naming import entity_key, missing_queues
 
 if TYPE_CHECKING:
     from pairbus.drain.backlog import Backlog
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 FOLLOW_SECONDS: Final = 300
 EXIT_LEFT: Final = 1
 """Something could not be delivered: it is in the dead-letter queue of its backlog queue."""
+
+EXIT_MISSING: Final = 3
+"""A backlog queue could not be looked into, because it does not exist."""
+DELETED: Final = (
+    "{queue} does not exist, and backlog queues with higher numbers do: somebody deleted it. Whatever was in it is not delivered; "
+    "`pairbus reconcile` names the messages that never arrived. A paired client creates it again when it pairs"
+)
 
 LEFT_ALONE: Final = "{queue} lies beyond --queues and was left alone: --extra drains it too"
 
@@ -48,7 +55,8 @@ On a cluster pairbus must be installed on the workers; they need no files: conne
 
 \b
 Exit codes: 0 done or stopped, 1 something could not be delivered (--once), 2 wrong usage, 3 could not reach a namespace, was refused,
-or nothing moved for 30 s or only deferred messages are left that another receiver has locked (--once, local).
+a backlog queue was deleted (--once), or nothing moved for 30 s or only deferred messages are left that another receiver has locked
+(--once, local).
 """
 
 
@@ -112,16 +120,19 @@ def _here(flags: SyphonFlags) -> int:
     from pairbus.pairing.statistics import Counters
 
     counters = Counters()
-    run(_drain(flags.backlog(flags.queues), counters, flags))
+    is_whole = run(_drain(flags.backlog(flags.queues), counters, flags))
     if flags.as_json:
         click.echo(json.dumps(asdict(counters)))
     else:
         click.echo(delivered_text(counters), err=True)
         click.echo(" ".join(f"{name}={value}" for name, value in asdict(counters).items() if value), err=True)
+    if flags.once and not is_whole:
+        return EXIT_MISSING
     return EXIT_LEFT if flags.once and counters.set_aside else 0
 
 
-async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> None:
+async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> bool:
+    """Drain the backlog queues. False: one of them does not exist, so nobody knows whether its messages were delivered."""
     names = backlog.names() if is_given("queues") and not flags.extra else None
     listed = await backlog.queues(names)
     rows = [row for row in listed if flags.extra or not row.is_extra]
@@ -132,12 +143,14 @@ async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> No
     if not rows:
         raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
     found = {entity_key(row.name) for row in rows}
-    for name in names or ():
-        if entity_key(name) not in found:
-            click.echo(
-                f"the secondary has no backlog queue {name!r} that this key may open: it is not drained",
-                err=True,
-            )
+    absent = [name for name in names or () if entity_key(name) not in found]
+    deleted = missing_queues(backlog.name, found, flags.queues) if names is None else []
+    for name in absent:
+        click.echo(
+            f"the secondary has no backlog queue {name!r} that this key may open: it is not drained", err=True
+        )
+    for name in deleted:
+        click.echo(DELETED.format(queue=name), err=True)
     await backlog.drain(
         [row.name for row in rows],
         counters=counters,
@@ -147,6 +160,7 @@ async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> No
         follow_ms=flags.follow_timeout * 1000,
         **values_of(flags, "once", "not_found", "time_to_live", "primary_aliases", "order"),
     )
+    return not absent and not deleted
 
 
 def reporter() -> Observer:
@@ -243,6 +257,7 @@ def _show(report: Report) -> None:
         for queue, left in sorted(report.left.items())
     ]
     lines += [f"{path} is unavailable: {reason}" for path, reason in sorted(report.waiting.items())]
+    lines += [DELETED.format(queue=queue) for queue in report.deleted]
     lines += [LEFT_ALONE.format(queue=queue) for queue, count in sorted(report.extra.items()) if count != 0]
     for line in lines:
         click.echo(line, err=True)

@@ -23,7 +23,7 @@ from pairbus.drain.plan import NotFoundPolicy
 from pairbus.drain.restoring import TimeToLivePolicy
 from pairbus.drain.shell import POLL_SECONDS
 from pairbus.errors import PairbusError, UsageError
-from pairbus.pairing.naming import backlog_index, check_different
+from pairbus.pairing.naming import backlog_index, check_different, missing_queues
 from pairbus.sdk.connection_string import namespace_name, normal_host, parse_connection_string
 from pairbus.spark.drain.census import Census
 from pairbus.spark.drain.ledger import LedgerWriter
@@ -255,6 +255,7 @@ class _Run:
             for queue, count in found.items()
             if (backlog_index(self._name, queue) or 0) >= self._options.queues
         }
+        self._report.deleted = missing_queues(self._name, found, self._options.queues)
         if self._options.drains_extra:
             return found
         self._report.extra = extra

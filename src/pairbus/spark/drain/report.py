@@ -8,6 +8,7 @@ from typing import Final
 
 from pairbus.spark.drain.rows import LOCK_LOST, MOVED, SET_ASIDE, WAITING
 
+EXIT_DELETED: Final = 3
 REASONS_MAX: Final = 100
 """Different reasons kept for people; everything is in the ledger."""
 
@@ -68,6 +69,8 @@ class Report:
     """Backlog queues that still hold messages; None where the number is not known."""
     extra: dict[str, int | None] = field(default_factory=dict)
     """Backlog queues beyond the count: not drained unless asked for."""
+    deleted: list[str] = field(default_factory=list)
+    """Backlog queues that somebody has deleted, so that nobody knows whether their messages were delivered."""
     slices: int = 0
     failed_slices: int = 0
     seconds: float = 0.0
@@ -90,7 +93,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: everything is delivered. 1: something could not be delivered."""
+        """0: everything is delivered. 1: something could not be delivered. 3: a backlog queue was deleted."""
+        if self.deleted:
+            return EXIT_DELETED
         return 1 if self.set_aside or self.left else 0
 
     def as_json(self) -> dict[str, object]:
