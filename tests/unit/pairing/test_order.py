@@ -360,12 +360,22 @@ def test_it_is_told_when_another_client_parked_a_session_that_this_one_sent() ->
     book = paired()
     book.is_failing("orders", 500)
     book.failed_over("orders", 600)
+    for key in (KEY, ("orders", "b")):
+        book.accepted(key, HOME, Follows(HOME, "me", 1), 0, Oldest("m", HOME, 650), 650)
     book.recovered("orders", 900, 900)
     crossing = book.begin_look(HOME)
     for seen in (message(1, "other", sent_ms=400), message(2, "other", ("orders", "b"), sent_ms=550)):
         crossing.saw(seen, "me")
+    crossing.saw(message(3, "other", ("orders", "never ours"), sent_ms=400), "me")
 
-    assert book.end_look(crossing, 950).crossed == [KEY], "the other was parked while nobody could send"
+    assert book.end_look(crossing, 950).crossed == [KEY], (
+        "the others: parked while nobody could send, never sent"
+    )
+
+    again = book.begin_look(HOME)
+    again.saw(message(3, "other", ("orders", "never ours"), sent_ms=400), "me")
+    book.accepted(("orders", "never ours"), HOME, Follows(HOME, "me", 3), 0, Oldest("m", HOME, 960), 960)
+    assert book.end_look(again, 970).crossed == [("orders", "never ours")], "now it was sent"
 
 
 def test_beyond_a_bound_only_the_queue_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 TRACKS_MAX: Final = 100_000
 """Sessions that are remembered one by one. Beyond that, a queue with more sessions is unseen as a whole."""
 DIRECT_MAX: Final = 10_000
-"""Sessions sent to the primary that are remembered while fences stand."""
+"""Sessions sent to the primary that are remembered while fences stand, and likewise those that were parked."""
 HOLD_MS: Final = 3_000
 """How long sends of a session wait at most for its last parked messages."""
 HOLD_PAUSE_MS: Final = 10_000
@@ -96,6 +96,8 @@ class OrderBook:
         self._spells: dict[str, tuple[int, int]] = {}
         """By entity: from when to when this client sent to the primary before the last failover."""
         self._direct: dict[Key, None] = {}
+        self._own: dict[Key, None] = {}
+        """Sessions of which this client has parked messages since it last knew the backlog to be empty."""
         self._reported: set[Key] = set()
         self._stamp = 0
 
@@ -168,6 +170,7 @@ class OrderBook:
         self.is_busy = bool(self._tracks or self._unseen or self._away)
         if not self.is_busy:
             self._direct.clear()
+            self._own.clear()
             self._reported.clear()
             self._spells.clear()
 
@@ -318,6 +321,8 @@ class OrderBook:
     ) -> bool:
         """A queue has accepted a message of a session. True: that made a fence."""
         self._stamp += 1
+        if len(self._own) < DIRECT_MAX:
+            self._own[key] = None
         track = self._tracks.get(key)
         is_new = track is None
         if track is None:
@@ -455,12 +460,16 @@ class OrderBook:
             track.generation += 1
 
     def _crossed(self, look: Look) -> list[Key]:
-        """Sessions that others have parked while this client sent them to the primary, or may have. Each is reported once."""
+        """Sessions that others have parked while this client sent them to the primary, or may have. Each is reported once.
+
+        Nobody notes what a healthy send sends. So of the time before a failover only sessions count that this client has sent since.
+        """
         crossed = []
         for key, sent_ms in look.foreign.items():
             spell = self._spells.get(key[0])
             was_direct = spell is not None and spell[0] <= sent_ms < spell[1] and key[0] not in self._away
-            if (key in self._direct or was_direct) and key not in self._reported:
+            is_concerned = key in self._direct or (was_direct and key in self._own)
+            if is_concerned and key not in self._reported:
                 self._reported.add(key)
                 crossed.append(key)
         return crossed
