@@ -85,6 +85,7 @@ class Driver:
         failed: Called once, when a commit failed or the broker broke; no output is written from then on.
         may_write: Whether output may be written now; None: always. Who makes it True again calls ``wake``.
         commits_inline: Whether a quick commit may be performed in the event loop; not if the store waits for a network.
+        hurry: Called by the commit thread when a commit has ended: the loop should begin the next one soon; None: that can wait.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Driver:
         name: str = "pairbus",
         may_write: Callable[[], bool] | None = None,
         commits_inline: bool = True,
+        hurry: Callable[[], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._broker = broker
@@ -111,6 +113,7 @@ class Driver:
         self._commit_thread = CommitThread(store, self._commit_ended, f"{name}-commit")
         self._inline_policy = InlineCommitPolicy()
         self._commits_inline = commits_inline
+        self._hurry = hurry
         self._is_committing_inline = False
         self._may_write = may_write
         self._held: list[PendingOutput] = []
@@ -283,6 +286,8 @@ class Driver:
     def _commit_ended(self, commit: Commit) -> None:
         try:
             self._loop.call_soon_threadsafe(self._committed, commit)
+            if self._hurry is not None:
+                self._hurry()
         except RuntimeError:
             # The loop was closed by a kill. The next start finds the batch.
             logger.debug(

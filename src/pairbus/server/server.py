@@ -289,6 +289,8 @@ class Server:
             name=options.namespace,
             may_write=seat.may_write if seat is not None else None,
             commits_inline=seat is None,
+            # A commit in a database takes long beside what the loop does meanwhile: it should not wait for the end of a slice.
+            hurry=registry.turns.interrupt if seat is not None else None,
         )
         if assembly.meter is not None and assembly.usage_writer is not None:
             self._usage = UsageLog(assembly.meter.take, self._clock, assembly.usage_writer)

@@ -210,6 +210,41 @@ async def test_a_client_that_is_cut_while_it_waits_leaves_nothing() -> None:
     assert room.registry.statistics().open_by_kind == {}
 
 
+async def test_a_slice_ends_with_its_step_when_something_waits_for_the_loop() -> None:
+    turns = Turns(lambda: 0)  # no slice ends by itself
+    order: list[str] = []
+
+    class Busy:
+        def take_turn(self) -> bool:
+            order.append("step")
+            if len(order) == 3:
+                asyncio.get_running_loop().call_soon(order.append, "urgent")
+                turns.interrupt()
+            return len(order) < 10
+
+    turns.wait(Busy())
+    assert order == ["step"] * 3
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert order == ["step"] * 3 + ["urgent"] + ["step"] * 6
+
+
+async def test_what_was_interrupted_between_two_slices_goes_on_in_the_next_round() -> None:
+    turns = Turns(lambda: 0)
+    order: list[str] = []
+
+    class Busy:
+        def take_turn(self) -> bool:
+            order.append("step")
+            return len(order) < 5
+
+    turns.interrupt()
+    turns.wait(Busy())
+    assert order == []
+    await asyncio.sleep(0)
+    assert order == ["step"] * 5
+
+
 def test_a_read_is_as_large_as_what_is_handled_without_a_wait() -> None:
     size = 64 * 1024
     assert next_read_bytes(size, size - 1, is_behind=False) == size

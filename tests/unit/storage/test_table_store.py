@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from zlib import crc32
 
 import pytest
 
@@ -21,9 +22,8 @@ from pairbus.errors import (
 )
 from pairbus.model.message import Message
 from pairbus.storage.table import bodies as bodies_module
-from pairbus.storage.table import frame as frames
-from pairbus.storage.table import store as module
 from pairbus.storage.table.bodies import Bodies, BodyTable, HeadRequest
+from pairbus.storage.table.frame import BODY_BYTES_MAX, CHECKSUM_BITS, body_checksum
 from pairbus.storage.table.patience import STALL_SECONDS_MAX, StoreUnreachable
 from pairbus.storage.table.ports import (
     FrameHead,
@@ -176,11 +176,13 @@ def opened(
     bytes_max: int | None = None,
     cache_bytes: int = 64 << 20,
     range_bytes_max: int | None = None,
+    body_bytes_max: int = BODY_BYTES_MAX,
 ) -> tuple[TableStore, list[Record]]:
     fence = table.fence(epoch)
     store = TableStore(
         table, table, epoch=epoch, fence=fence, may_retry=may_retry, pause=lambda _: None, reserve_bytes=reserve_bytes,
-        bytes_max=bytes_max, range_bytes_max=range_bytes_max, garbage_bytes_min=100, cache_bytes=cache_bytes, is_background=False,
+        bytes_max=bytes_max, range_bytes_max=range_bytes_max, body_bytes_max=body_bytes_max, garbage_bytes_min=100,
+        cache_bytes=cache_bytes, is_background=False,
     )  # fmt: skip
     return store, list(store.replay())
 
@@ -467,10 +469,9 @@ def test_a_connection_lost_during_replay_is_taken_up_where_it_was() -> None:
 
 
 @pytest.mark.promise("B13")
-def test_a_batch_of_several_frames_counts_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BODY_BYTES_MAX", 1_000)
+def test_a_batch_of_several_frames_counts_as_a_whole_or_not_at_all() -> None:
     table = FakeTable()
-    store, _ = opened(table)
+    store, _ = opened(table, body_bytes_max=1_000)
     send(store, 1)
     for number in range(2, 12):
         store.append(stored(number, bytes(400)))
@@ -489,11 +490,12 @@ def test_a_batch_of_several_frames_counts_as_a_whole_or_not_at_all(monkeypatch: 
     assert numbers(opened(table, 3)[1]) == [1, 20, *range(30, 40)]
 
 
-def test_a_form_of_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch, table: FakeTable) -> None:
-    monkeypatch.setattr(frames, "VERSION", 9)
+def test_a_form_of_a_newer_version_is_refused(table: FakeTable) -> None:
     store, _ = opened(table)
     send(store, 1)
-    monkeypatch.undo()
+    row = table.rows[max(table.rows)]
+    row.head = b"\x09" + row.head[1:]
+    row.mark = FrameMark(row.mark.epoch, crc32(row.head) << CHECKSUM_BITS | body_checksum(row.mark))
     with pytest.raises(StoreCorrupt, match="form 9"):
         opened(table, 2)
 

@@ -46,6 +46,7 @@ class Turns:
         self._waiting: dict[Member, None] = {}  # not a set: it keeps the order
         self._handle: asyncio.Handle | None = None
         self._is_running = False
+        self._is_interrupted = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -60,6 +61,10 @@ class Turns:
         """A client has gone, or is done. Idempotent."""
         self._waiting.pop(member, None)
 
+    def interrupt(self) -> None:
+        """Let the slice under way, or else the next one, end with its step: something waits for the loop. May be called by any thread."""
+        self._is_interrupted = True
+
     def close(self) -> None:
         """Stop; connections must be gone."""
         if self._handle is not None:
@@ -71,13 +76,13 @@ class Turns:
         self._is_running = True
         started = self._clock()
         try:
-            while self._waiting and self._clock() - started < SLICE_NS:
+            while self._waiting and not self._is_interrupted and self._clock() - started < SLICE_NS:
                 member = next(iter(self._waiting))
                 del self._waiting[member]
                 if member.take_turn():
                     self._waiting[member] = None
         finally:
-            self._is_running = False
+            self._is_running = self._is_interrupted = False
             if self._waiting:
                 self._handle = asyncio.get_running_loop().call_soon(self._run)
 

@@ -6,6 +6,21 @@ from pairbus.storage.codec import REMOVED_HEAD_BYTES, REMOVED_NUMBER_BYTES, enco
 from pairbus.storage.table.frame import OFFSET_BITS, Frame
 
 
+class TableBatch:
+    """What one commit makes durable."""
+
+    __slots__ = ("drop_below", "fill_end", "fill_first", "frames")
+
+    def __init__(self, frames: list[Frame], drop_below: int, fill_first: int = 0, fill_end: int = 0) -> None:
+        self.frames = frames
+        """None: only to look whether a full database has space again."""
+        self.drop_below = drop_below
+        """Frames below this number do not matter once the batch is durable."""
+        self.fill_first = fill_first
+        self.fill_end = fill_end
+        """The numbers from ``fill_first`` up to this one are given to empty frames."""
+
+
 class TableStaging:
     """Where the next record goes. A record's location is known at once: one owner writes, and numbers have no gaps.
 

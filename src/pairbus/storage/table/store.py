@@ -36,8 +36,9 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
 from pairbus.errors import StoreFailed, StoreFenced, StoreUnavailable, UsageError
-from pairbus.storage.accounts import SegmentAccount, SegmentAccounts
-from pairbus.storage.codec import decode, encode_stored
+from pairbus.native import mypyc_attr
+from pairbus.storage.accounts import ENTITY_SHIFT, SegmentAccount, SegmentAccounts
+from pairbus.storage.codec import STORED_HEAD_BYTES, decode, encode_stored
 from pairbus.storage.codec_rare import encode_rare
 from pairbus.storage.ports import SMALL_MESSAGE_BYTES, Store, StoreStatistics
 from pairbus.storage.recent import RecentBlobs
@@ -51,7 +52,6 @@ from pairbus.storage.table.frame import (
     OFFSET_BITS,
     OFFSET_MASK,
     PREAMBLE,
-    Frame,
     body_checksum,
     damaged,
 )
@@ -60,7 +60,7 @@ from pairbus.storage.table.ports import FrameMark, LastFrame, TableFailed
 from pairbus.storage.table.ranges import RangeAccount
 from pairbus.storage.table.replay import LogEnd, complete
 from pairbus.storage.table.restating import Round
-from pairbus.storage.table.staging import TableStaging
+from pairbus.storage.table.staging import TableBatch, TableStaging
 
 if TYPE_CHECKING:
     from pairbus.storage.ports import Batch, ReadAhead
@@ -79,21 +79,7 @@ RESTATE_BYTES_MAX: Final = 1 << 20
 """Bytes of messages that are moved in one step of housekeeping, but for a single longer one: clients wait meanwhile (B63)."""
 
 
-class TableBatch:
-    """What one commit makes durable."""
-
-    __slots__ = ("drop_below", "fill_end", "fill_first", "frames")
-
-    def __init__(self, frames: list[Frame], drop_below: int, fill_first: int = 0, fill_end: int = 0) -> None:
-        self.frames = frames
-        """None: only to look whether a full database has space again."""
-        self.drop_below = drop_below
-        """Frames below this number do not matter once the batch is durable."""
-        self.fill_first = fill_first
-        self.fill_end = fill_end
-        """The numbers from ``fill_first`` up to this one are given to empty frames."""
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TableStore(Store):
     """See ``storage.ports.Store``. Made by the node that has just acquired the shard.
 
@@ -112,6 +98,7 @@ class TableStore(Store):
         unit_bits: Frames in a unit of accounting, as a power of two.
         garbage_bytes_min: Less garbage is left alone.
         range_bytes_max: A range that holds more ends early; None: as the quota demands.
+        body_bytes_max: A frame that would have a larger body ends before.
         is_background: Whether a thread reads; without it the caller reads, for tests and tools.
         name: For the thread.
     """
@@ -132,6 +119,7 @@ class TableStore(Store):
         unit_bits: int = UNIT_BITS,
         garbage_bytes_min: int = GARBAGE_BYTES_MIN,
         range_bytes_max: int | None = None,
+        body_bytes_max: int = BODY_BYTES_MAX,
         is_background: bool = True,
         name: str = "pairbus",
     ) -> None:
@@ -145,6 +133,7 @@ class TableStore(Store):
         self._range_bytes_max = (
             ranges.range_bytes_max(bytes_max, reserve_bytes) if range_bytes_max is None else range_bytes_max
         )
+        self._body_bytes_max = body_bytes_max
         self._range_bytes = 0
         """What the range in use holds."""
         self._ends: dict[int, int] = {}
@@ -272,10 +261,7 @@ class TableStore(Store):
         if isinstance(record, MessageStored):
             self._append_stored(record)
         elif isinstance(record, MessageRemoved):
-            self._staging.add_removal(record.queue_id, record.sequence_number)
-            if record.location:
-                self._accounts.end_live(record.queue_id, record.location, record.size)
-                self._recent.forget(record.location)
+            self._append_removed(record)
         else:
             data = encode_rare(record)
             staging = self._staging
@@ -296,7 +282,7 @@ class TableStore(Store):
         staging = self._staging
         if staging.run_queue_id >= 0:
             staging.close_run()
-        if staging.body_bytes + size > BODY_BYTES_MAX and staging.has_records:
+        if staging.body_bytes + size > self._body_bytes_max and staging.has_records:
             if size > OFFSET_MASK:
                 raise UsageError(f"a message of {size} bytes is too long for any frame")
             self._next_frame(MORE, self._sealed_oldest)
@@ -312,9 +298,37 @@ class TableStore(Store):
         staging.blobs.append(blob or b"\x00")
         staging.body_bytes += size or 1
         message.location = location
-        accounts.add_live(queue_id, location, size)
-        accounts.note(self._account, record)
+        account = self._account
+        live = account.live
+        entity_id = queue_id >> ENTITY_SHIFT
+        live[entity_id] = live.get(entity_id, 0) + size + STORED_HEAD_BYTES
+        accounts.live_bytes += size + STORED_HEAD_BYTES
+        if message.sequence_number > account.high.get(queue_id, -1):
+            account.high[queue_id] = message.sequence_number
+        if message.enqueued_at > account.latest:
+            account.latest = message.enqueued_at
+        if record.duplicate_key:
+            account.has_facts = True
         self._recent.add(location, blob, self._durable)
+
+    def _append_removed(self, record: MessageRemoved) -> None:
+        queue_id = record.queue_id
+        self._staging.add_removal(queue_id, record.sequence_number)
+        location = record.location
+        if not location:
+            return
+        accounts = self._accounts
+        account = accounts.by_number.get(location >> (OFFSET_BITS + self._unit_bits))
+        if account is not None:
+            size = record.size + STORED_HEAD_BYTES
+            entity_id = queue_id >> ENTITY_SHIFT
+            left = account.live.get(entity_id, 0) - size
+            if left:
+                account.live[entity_id] = left
+            else:
+                account.live.pop(entity_id, None)
+            accounts.live_bytes -= size
+        self._recent.forget(location)
 
     def _next_frame(self, flags: int, oldest: int) -> None:
         """Close the open frame and account for it."""
