@@ -17,16 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlparse
 
 from pyarrow import compute, parquet
 
 from pairbus.errors import UsageError
+from pairbus.reports.columns import PLAIN, Form, Types, check_columns, form_of, spans
 from pairbus.server.logs.message_journal import convert, namespace_of
 
 if TYPE_CHECKING:
-    import pyarrow
     from pyspark.sql import SparkSession
 
 FILES_MAX: Final = 200_000
@@ -37,8 +37,6 @@ LINE_BYTES: Final = 128
 JOURNALS: Final = "journal-"
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 HOUR: Final = "hour="
-_NANOSECONDS: Final = "[ns"
-"""In the type of a column of times."""
 MILLISECONDS_PATTERN: Final = r"^[0-9]{1,14}$"
 """A time in a line of JSON: milliseconds since 1970 ..."""
 TIME_PATTERN: Final = r"^[1-9][0-9]{3}-[0-9]{1,2}-[0-9]{1,2}([T ][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
@@ -54,8 +52,8 @@ class Inputs:
     parquet: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
     """Of the Parquet files, those that may hold rows of another hour than their directory says."""
-    nanoseconds: list[str] = field(default_factory=list)
-    """Of the Parquet files, those with times in nanoseconds, which Spark reads as plain numbers."""
+    forms: dict[str, Form] = field(default_factory=dict)
+    """Of the Parquet files, those that Spark must read in a form of their own."""
     lines: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     """Copies of parts that are read from elsewhere, and journals of which the part is read."""
@@ -77,8 +75,10 @@ class Wanted:
     what: str
     folder: str
     """Its name inside a broker's data directory."""
-    columns: dict[str, tuple[str, ...]]
-    """Columns that must be there, and the first words of the types they may have."""
+    columns: Types
+    """Columns that must be there."""
+    optional: Types = field(default_factory=dict)
+    """Columns that may be there."""
     weight: str | None = None
     """A column whose sum tells which copy of a part is the newest."""
     hour_column: str | None = None
@@ -87,8 +87,6 @@ class Wanted:
     """What to do when a broker's data directory has no such folder."""
     local_rows_max: int = 1_000_000
     """Rows that ``--engine auto`` reads in this process; it takes Spark for more."""
-    takes_nanoseconds: bool = False
-    """Whether times may have nanoseconds."""
     may_be_empty: bool = True
     """Whether a broker's folder without a file counts: nothing has happened there yet."""
     order: tuple[str, ...] = ()
@@ -102,7 +100,7 @@ class _Part:
     rows: int
     modified: int
     is_unsure: bool = False
-    has_nanoseconds: bool = False
+    form: Form = PLAIN
     journal: str = ""
     """The open journal whose rows these are."""
 
@@ -216,8 +214,8 @@ def _joined(listings: Sequence[_Listing], locations: Sequence[str], wanted: Want
         found.rows += chosen.rows
         if chosen.is_unsure:
             found.unsure.append(chosen.path)
-        if chosen.has_nanoseconds:
-            found.nanoseconds.append(chosen.path)
+        if chosen.form != PLAIN:
+            found.forms[chosen.path] = chosen.form
         if chosen.journal:
             journals.add(chosen.journal)
         found.repeated += [part.journal or part.path for part in copies if part is not chosen]
@@ -289,7 +287,7 @@ def _add_parquet(file: Path, wanted: Wanted, found: _Listing, journal: str = "")
     except (OSError, ValueError) as error:
         found.damaged[str(file)] = str(error).splitlines()[0]
         return
-    _check_columns(file, schema, wanted)
+    check_columns(file, schema, wanted.what, wanted.columns, wanted.optional)
     resolved = str(file.resolve())
     is_part = file.name.startswith("part-") and file.parent.name.startswith(HOUR)
     found.parts.append(
@@ -299,7 +297,7 @@ def _add_parquet(file: Path, wanted: Wanted, found: _Listing, journal: str = "")
             metadata.num_rows,
             file.stat().st_mtime_ns,
             wanted.hour_column is not None and not _is_of_its_hour(file, metadata, wanted.hour_column),
-            any(_NANOSECONDS in str(schema.field(name).type) for name in wanted.columns),
+            form_of(metadata, schema, wanted.columns, wanted.optional),
             journal,
         )
     )
@@ -307,8 +305,8 @@ def _add_parquet(file: Path, wanted: Wanted, found: _Listing, journal: str = "")
 
 def _namespace(metadata: parquet.FileMetaData) -> str:
     """Whose part it is, by the statistics of its first rows."""
-    spans = _spans(metadata, "namespace")
-    return str(spans[0][0]) if spans and spans[0] is not None else ""
+    found = spans(metadata, "namespace")
+    return str(found[0][0]) if found and found[0] is not None else ""
 
 
 def _is_of_its_hour(file: Path, metadata: parquet.FileMetaData, column: str) -> bool:
@@ -320,52 +318,13 @@ def _is_of_its_hour(file: Path, metadata: parquet.FileMetaData, column: str) -> 
         start = datetime.strptime(named[-1], f"{HOUR}%Y-%m-%dT%H").replace(tzinfo=UTC)
     except ValueError:
         return False
-    for span in _spans(metadata, column):
+    for span in spans(metadata, column):
         if span is None or not all(isinstance(one, datetime) and one.tzinfo is not None for one in span):
             return False
         # Not compared with the hour's end: the last hour of the calendar has none.
         if span[0] < start or span[1] - start >= timedelta(hours=1):
             return False
     return True
-
-
-def _spans(metadata: parquet.FileMetaData, column: str) -> list[tuple[Any, Any] | None]:
-    """The least and the greatest value of a column in each group of rows; None where they are not told."""
-    names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
-    if column not in names:
-        return []
-    at = names.index(column)
-    found: list[tuple[Any, Any] | None] = []
-    for group in range(metadata.num_row_groups):
-        statistics = metadata.row_group(group).column(at).statistics
-        try:
-            found.append(
-                (statistics.min, statistics.max)
-                if statistics is not None and statistics.has_min_max
-                else None
-            )
-        except (OverflowError, ValueError):  # a time beyond the calendar
-            found.append(None)
-    return found
-
-
-def _check_columns(file: Path, schema: pyarrow.Schema, wanted: Wanted) -> None:
-    for name, types in wanted.columns.items():
-        if name not in schema.names:
-            raise UsageError(
-                f"{file} is no {wanted.what}: it has no column {name!r} (it has {_shown(schema.names)})"
-            )
-        kind = str(schema.field(name).type)
-        is_too_fine = _NANOSECONDS in kind and not wanted.takes_nanoseconds
-        if not kind.startswith(types) or is_too_fine:
-            raise UsageError(
-                f"{file}: column {name!r} is {kind}, expected {' or '.join(types)}"
-                + " (not ns)" * is_too_fine
-            )
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(name if name.strip() else repr(name) for name in names[:20]) or "no column at all"
 
 
 def _age(part: _Part, weight: str | None) -> tuple[bool, int, int, int, str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pairbus.errors import UsageError
+from pairbus.reports.columns import INTEGERS, TEXTS, TIMES
 from pairbus.reports.inputs import Inputs, Wanted
 
 SENT: Final = "sent"
@@ -109,13 +110,17 @@ SUBSCRIPTIONS_PATH: Final = "/subscriptions/"
 TRANSFER_PATH: Final = "/x-servicebus-transfer/"
 TRANSFER_DEAD_PATH: Final = "/$transfer"
 BACKLOG_PATTERN: Final = r"^[^/]+/x-servicebus-transfer/[0-9]+(/[$]transfer)?(/[$]deadletterqueue)?$"
-_TEXT: Final = ("string", "large_string", "dictionary")
 AUDIT: Final = Wanted(
     what="audit log of messages",
     folder="messages-audit",
-    columns={"message_id": _TEXT, "entity": _TEXT, "time": ("timestamp",)},
+    columns={"message_id": TEXTS, "entity": TEXTS, "time": TIMES},
+    optional={
+        **dict.fromkeys(
+            ("kind", "destination", "sha256", "body_sha256", "detail", "namespace", "session_id"), TEXTS
+        ),
+        "sequence_number": INTEGERS,
+    },
     remedy="run the broker with --audit",
-    takes_nanoseconds=True,
     local_rows_max=1_000_000,  # about 1 GB: memory holds all rows
     order=(SENT, SPOOL, DEAD_LETTER, BACKLOG, RECEIVED),
 )

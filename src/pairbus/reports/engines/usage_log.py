@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from pairbus.reports.columns import INTEGERS, TEXTS, TIMES
 from pairbus.reports.inputs import Inputs, Wanted
 from pairbus.server.clock import BrokerClock, utc
 
-_TEXT: Final = ("string", "large_string", "dictionary")
-_INTEGER: Final = ("int", "uint")
 NAMES: Final = ("namespace", "entity", "operation", "stage")
 VALUES: Final = ("count", "bytes", "units", "connection_peak")
 COLUMNS: Final = ("bucket", *NAMES, *VALUES)
 USAGE: Final = Wanted(
     what="usage log",
     folder="usage",
-    columns={"bucket": ("timestamp",), **dict.fromkeys(NAMES, _TEXT), **dict.fromkeys(VALUES, _INTEGER)},
+    columns={"bucket": TIMES, **dict.fromkeys(NAMES, TEXTS), **dict.fromkeys(VALUES, INTEGERS)},
     weight="count",
     hour_column="bucket",
     local_rows_max=10_000_000,  # memory holds one file and the sums

@@ -330,6 +330,10 @@ def _inputs(found: Certificate) -> Section:
         if count.read
     ]
     remarks = [f"quarantined: {many(count, 'row')}: {reason}" for reason, count in found.reasons.items()]
+    if found.quarantined:
+        remarks.append(
+            "--out DIR writes the quarantined rows, each with its file and reason, to DIR/quarantine"
+        )
     if found.journals:
         remarks.append(
             f"{many(len(found.journals), 'journal')} still open: the last rows written there were taken as durable"

@@ -42,7 +42,6 @@ from pairbus.reports.bill.report import (
 from pairbus.reports.bill.what_if import Away, Minute, Recorded, RecordedMonth, away_of, detours_of
 from pairbus.reports.engines import usage_log as log
 from pairbus.reports.engines.arrow.rows import (
-    INT,
     LONG,
     TEXT,
     TIME,
@@ -58,12 +57,9 @@ from pairbus.reports.engines.usage_log import COLUMNS, NAMES, VALUES, UsageRange
 
 AMOUNT: Final = pa.decimal128(38, SCALE)
 SUM_MAX: Final = 2**62
-_TYPES: Final = {
-    "bucket": TIME,
-    **dict.fromkeys(NAMES, TEXT),
-    **dict.fromkeys(VALUES, LONG),
-    "connection_peak": INT,
-}
+TYPES: Final = {"bucket": TIME, **dict.fromkeys(NAMES, TEXT), **dict.fromkeys(VALUES, LONG)}
+LINE_TYPES: Final = {**TYPES, "part": TEXT}
+"""Lines of JSON name their part."""
 _HOUR: Final = re.compile(r"hour=(\d{4}-\d{2}-\d{2})T(\d{2})[^/]*$")
 _QUARANTINE: Final = pa.schema([("source", TEXT), ("reason", TEXT), ("raw", TEXT)])
 
@@ -113,12 +109,11 @@ def events(wanted: UsageRange, quarantine: Quarantine) -> Iterator[pa.Table]:
     unsure = set(wanted.inputs.unsure)
     for path in wanted.inputs.parquet:
         hour = _hour_of(path) if path in unsure else None
-        yield _events(read_parquet(path, _TYPES), path, wanted, quarantine, hour)
+        yield _events(read_parquet(path, TYPES), path, wanted, quarantine, hour)
     if wanted.inputs.lines:
-        # Lines name their part, so that all of them are looked at together.
-        types = {**_TYPES, "part": TEXT}
+        # All of them together: a part may have lines in several files.
         found = [
-            _true_rows(read_lines(path, types), path, wanted, quarantine) for path in wanted.inputs.lines
+            _true_rows(read_lines(path, LINE_TYPES), path, wanted, quarantine) for path in wanted.inputs.lines
         ]
         yield _once(pa.concat_tables(found), ("part",))
 
@@ -177,7 +172,7 @@ def _true_rows(
     if reason.null_count < len(reason):
         wrong, why = rows.filter(pc.invert(is_true)), reason.drop_null()
         quarantine.reasons.update(why.to_pylist())
-        columns = [[source_uri(path)] * wrong.num_rows, why.to_pylist(), raw_rows(wrong, COLUMNS, _TYPES)]
+        columns = [[source_uri(path)] * wrong.num_rows, why.to_pylist(), raw_rows(wrong, COLUMNS, TYPES)]
         quarantine.tables.append(pa.table(columns, schema=_QUARANTINE))
         rows = rows.filter(is_true)
     return rows.rename_columns({"bucket": "ms"})
@@ -255,7 +250,7 @@ def _hourly(wanted: UsageRange, quarantine: Quarantine) -> tuple[pa.Table, set[i
 
 def _empty_events() -> pa.Table:
     types = {"hour": LONG, **dict.fromkeys(NAMES, TEXT), **dict.fromkeys((*VALUES, "rows", "copies"), LONG)}
-    return pa.schema(list({**types, "connection_peak": INT}.items())).empty_table()
+    return pa.schema(list(types.items())).empty_table()
 
 
 def _summed(table: pa.Table, keys: list[str], sums: Sequence[str], maxima: Sequence[str] = ()) -> pa.Table:
@@ -300,11 +295,7 @@ def _days(hourly: pa.Table, detour_minutes: set[int], pricing: Pricing) -> list[
     )
     sums = ["out", "billed", "rows", "copies"]
     by_namespace = _summed(table, ["hour", "namespace"], sums, ["connection_peak"])
-    by_namespace = by_namespace.set_column(
-        by_namespace.column_names.index("connection_peak"),
-        "peaks",
-        by_namespace["connection_peak"].cast(LONG),
-    )
+    by_namespace = by_namespace.rename_columns({"connection_peak": "peaks"})
     detours = Counter(minute // (DAY_MS // MINUTE_MS) for minute in detour_minutes)
     days: dict[int, list[dict[str, Any]]] = {}
     for hour in sorted(

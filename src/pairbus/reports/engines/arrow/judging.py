@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import compute as pc
 
+from pairbus.reports.columns import CALENDAR_MS
 from pairbus.reports.engines import audit_log as log
 from pairbus.reports.engines.arrow.rows import LONG, TEXT, TIME, first_reason, raw_rows, zeros
 from pairbus.reports.engines.audit_log import (
@@ -209,10 +210,12 @@ def judged(rows: pa.Table, role: str, question: Question) -> Judged:
     given = pc.coalesce(rows["sha256"], rows["body_sha256"])
     is_hash = pc.fill_null(pc.match_substring_regex(given, _HASH), False)
     destination = by_code["destination"].take(codes)
+    first_ms, last_ms = CALENDAR_MS
+    is_time = pc.and_(pc.greater_equal(rows["time"], first_ms), pc.less_equal(rows["time"], last_ms))
     conditions = [
         (pc.is_valid(rows["broken"]), log.NOT_JSON),
         (pc.is_valid(by_code["reason"].take(codes)), log.BAD_KIND),
-        (pc.is_null(rows["time"]), log.NO_TIME),
+        (pc.invert(pc.fill_null(is_time, False)), log.NO_TIME),
         (pc.is_null(rows["message_id"]), log.NO_ID),
         (pc.and_(pc.equal(destination, ""), pc.invert(is_note)), log.NO_DESTINATION),
     ]

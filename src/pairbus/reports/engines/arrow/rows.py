@@ -5,9 +5,10 @@ Every table also has ``broken`` (the text of a line that is not JSON with these 
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -18,22 +19,20 @@ from pyarrow import compute as pc
 from pyarrow import parquet
 
 from pairbus.errors import UsageError
+from pairbus.reports.columns import UNITS
 from pairbus.reports.inputs import MILLISECONDS_PATTERN, TIME_PATTERN
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME: Final = "time"
 TEXT: Final = pa.string()
 LONG: Final = pa.int64()
-INT: Final = pa.int32()
-_BOUNDS: Final = {LONG: 2**63, INT: 2**31}
-_INTEGER: Final = re.compile(r"-?[0-9]+")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _MILLISECONDS: Final = re.compile(MILLISECONDS_PATTERN)
 _TIME: Final = re.compile(TIME_PATTERN)
-_ESCAPED: Final = re.compile("[\udc80-\udcff]")
 _FIELDS: Final = re.compile(r"[0-9]+")
 
 Columns = Mapping[str, Any]
-"""The wanted columns: TEXT, LONG, INT, or TIME for milliseconds since 1970."""
+"""The wanted columns: TEXT, LONG, or TIME for milliseconds since 1970."""
 
 
 class _Number(str):
@@ -49,7 +48,7 @@ def read_parquet(path: str, columns: Columns) -> pa.Table:
         UsageError: The file is damaged.
     """
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, coerce_int96_timestamp_unit="ms") as file:
             there = [name for name in columns if name in file.schema_arrow.names]
             found = file.read(columns=there)
             made = {
@@ -57,20 +56,38 @@ def read_parquet(path: str, columns: Columns) -> pa.Table:
                 for name, kind in columns.items()
             }
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path} cannot be read: it is damaged; restore it, or take it away if it does not belong here"
-        ) from error
+        raise UsageError(unreadable(path)) from error
+    for name, column in made.items():
+        try:
+            # Whatever wrote the file: bytes that are no text would end in an error of Python much later.
+            column.validate(full=True)
+        except ValueError as error:
+            raise UsageError(
+                unreadable(path, f" (row {_first_bad(column):,} of column {name!r} is no text in UTF-8)")
+            ) from error
     return pa.table({**made, "broken": pa.nulls(found.num_rows, TEXT)})
+
+
+def unreadable(path: str, where: str = "") -> str:
+    return (
+        f"{path} cannot be read: it is damaged{where}; restore it, or take it away if it does not belong here"
+    )
+
+
+def _first_bad(column: pa.ChunkedArray) -> int:
+    """The number of the first row with bytes that are no text, counted from 1."""
+    for number, value in enumerate(column.cast(pa.binary()).to_pylist(), 1):
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError:
+            return number
+    return 0
 
 
 def _column(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
     if kind != TIME:
-        found = column.cast(kind)
-        # Whatever wrote the file: bytes that are no text would end in an error of Python much later.
-        found.validate(full=True)
-        return found
-    micros = column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(LONG)
-    return pc.divide(micros, 1_000)
+        return column.cast(kind)
+    return pc.divide(column.cast(LONG), UNITS[column.type.unit])
 
 
 def _type(kind: Any) -> pa.DataType:
@@ -78,22 +95,23 @@ def _type(kind: Any) -> pa.DataType:
 
 
 def read_lines(path: str, columns: Columns) -> pa.Table:
+    """One file of lines of JSON."""
+    with Path(path).open("rb") as file:
+        # Spark ends a line there, too.
+        lines = (line for text in file for line in text.rstrip(b"\n").split(b"\r"))
+        return lines_table(lines, columns)
+
+
+def lines_table(lines: Iterable[bytes], columns: Columns) -> pa.Table:
+    """Lines of JSON as rows: a line may have none, or several."""
     rows: dict[str, list[Any]] = {name: [] for name in (*columns, "broken")}
-    for line in _lines(path):
+    for line in lines:
         for values, broken in _parsed(line, columns):
             for name in columns:
                 rows[name].append(values.get(name))
             rows["broken"].append(broken)
     schema = pa.schema([*((name, _type(kind)) for name, kind in columns.items()), ("broken", TEXT)])
     return pa.table(rows, schema=schema)
-
-
-def _lines(path: str) -> Iterator[str]:
-    """The lines of a file. Bytes that are not UTF-8 are escaped, so that ``_parsed`` finds them."""
-    with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline=None) as file:
-        for line in file:
-            if text := line.rstrip("\n"):
-                yield text
 
 
 def _refuse(text: str) -> object:
@@ -103,12 +121,16 @@ def _refuse(text: str) -> object:
 _DECODER: Final = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
 
 
-def _parsed(line: str, columns: Columns) -> list[tuple[dict[str, Any], str | None]]:
+def _parsed(data: bytes, columns: Columns) -> list[tuple[dict[str, Any], str | None]]:
     """The rows of a line, and for each the line itself if something in it does not fit."""
-    if _ESCAPED.search(line):
-        return [({}, line.encode(errors="surrogateescape").decode(errors="replace"))]
+    # Files that begin with the mark of a Unicode file may have been joined.
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        # Whatever follows the first value is ignored, as Spark does.
+        line = data.decode()
+    except UnicodeDecodeError:
+        return [({}, data.decode(errors="replace"))]
+    try:
+        # Whatever follows the first value is ignored.
         value, _ = _DECODER.raw_decode(line.lstrip(" \t"))
     except (ValueError, RecursionError):
         return [({}, line)] if line.strip() else []
@@ -125,24 +147,22 @@ def _row(entry: dict[str, Any], line: str, columns: Columns) -> tuple[dict[str, 
         value = entry.get(name)
         if value is None:
             continue
-        if kind == TEXT:
+        if isinstance(value, dict | list):
+            broken = line
+        elif kind == TEXT:
             found[name] = _text(value)
         elif kind == TIME:
             found[name] = milliseconds(_text(value))
-        elif isinstance(value, _Number) and _INTEGER.fullmatch(value) and _fits(int(value), kind):
+        elif isinstance(value, _Number) and _INTEGER.fullmatch(value) and -(2**63) <= int(value) < 2**63:
             found[name] = int(value)
         else:
             broken = line
     return found, broken
 
 
-def _fits(number: int, kind: Any) -> bool:
-    return -_BOUNDS[kind] <= number < _BOUNDS[kind]
-
-
 def _text(value: object) -> str:
     """A value of JSON in a column of text; anything but text as it would be written."""
-    text = str(value) if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    text = str(value) if isinstance(value, str) else json.dumps(value)
     # Half of a surrogate pair is no character: JSON can write it, Unicode text cannot.
     return text if text.isascii() else text.encode(errors="replace").decode()
 

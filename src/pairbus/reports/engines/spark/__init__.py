@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 from pairbus.reports.bill.days import Pricing
 from pairbus.reports.bill.what_if import Away, Recorded
+from pairbus.reports.engines.arrow.bill import TYPES as BILL_TYPES
+from pairbus.reports.engines.arrow.judging import TYPES as AUDIT_TYPES
 from pairbus.reports.engines.spark.bill import Priced, cost_report
 from pairbus.reports.engines.spark.certificate import Reconciled, reconcile
-from pairbus.reports.engines.spark.ledgers import read_ledgers
+from pairbus.reports.engines.spark.files import damage_named
+from pairbus.reports.engines.spark.ledgers import read_ledgers, read_rows
 from pairbus.reports.engines.spark.usage import has_repeats, read_usage
 from pairbus.reports.engines.spark.what_if import recorded_usage, supposed_outage
 from pairbus.reports.engines.usage_log import UsageRange
@@ -30,7 +33,9 @@ class SparkEngine:
     spark: SparkSession
 
     def price(self, wanted: UsageRange, pricing: Pricing) -> Priced:
-        return cost_report(self.spark, read_usage(self.spark, wanted), pricing)
+        usage = read_usage(self.spark, wanted)
+        with damage_named(usage.rows, BILL_TYPES):
+            return cost_report(self.spark, usage, pricing)
 
     def recorded_usage(
         self,
@@ -41,9 +46,10 @@ class SparkEngine:
         failover_ms: int,
     ) -> tuple[Recorded, tuple[Away, ...]]:
         usage = read_usage(self.spark, wanted)
-        counted = usage.counted(has_repeats(usage))
-        recorded = recorded_usage(counted, unbilled, early_ms)
-        return recorded, tuple(supposed_outage(counted, start, end, failover_ms) for start, end in spans)
+        with damage_named(usage.rows, BILL_TYPES):
+            counted = usage.counted(has_repeats(usage))
+            recorded = recorded_usage(counted, unbilled, early_ms)
+            return recorded, tuple(supposed_outage(counted, start, end, failover_ms) for start, end in spans)
 
     def reconcile(
         self,
@@ -58,5 +64,7 @@ class SparkEngine:
         since_ms, until_ms = (
             None if moment is None else int(moment.timestamp() * 1000) for moment in (since, until)
         )
-        ledgers = read_ledgers(self.spark, inputs, with_body, primaries, since_ms, until_ms)
-        return reconcile(ledgers, until_ms, with_order)
+        rows = read_rows(self.spark, inputs)
+        with damage_named(rows, AUDIT_TYPES):
+            ledgers = read_ledgers(rows, inputs, with_body, primaries, since_ms, until_ms)
+            return reconcile(ledgers, until_ms, with_order)

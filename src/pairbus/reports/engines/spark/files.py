@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
+from pyarrow import compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from pairbus.reports.inputs import MILLISECONDS_PATTERN, TIME_PATTERN
+from pairbus.errors import UsageError
+from pairbus.reports.engines.arrow.rows import (
+    LONG,
+    TEXT,
+    TIME,
+    Columns,
+    lines_table,
+    read_parquet,
+    unreadable,
+)
+from pairbus.reports.inputs import spark_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
 
-JSON_OPTIONS: Final = {
-    "mode": "PERMISSIVE",
-    "columnNameOfCorruptRecord": "_raw",
-    "recursiveFileLookup": "true",
-    "allowSingleQuotes": "false",
-    "allowNonNumericNumbers": "false",
-}
-"""Strict JSON; a line that is not is kept whole in ``_raw``."""
-
+SOURCE: Final = "source"
+_FILE: Final = "_metadata.file_path"
+NO_TEXT: Final = "bytes that are no text in UTF-8"
+"""What a task says that found them."""
 
 _DDL: Final = {
     pa.string(): "string",
@@ -61,17 +72,49 @@ def mapped(
     return DataFrame(rows._jdf.mapInArrow(column._jc, False, None), rows.sparkSession)
 
 
+def read_lines(spark: SparkSession, paths: Iterable[str], columns: Columns) -> DataFrame:
+    """Files of lines of JSON as rows with these columns, ``broken`` and ``source``: the tasks read the lines as the other engine does."""
+    lines = spark.read.option("recursiveFileLookup", "true").text([*map(spark_path, paths)])
+    lines = lines.select(f.col("value").cast("binary").alias("line"), f.col(_FILE).alias(SOURCE))
+    schema = [(name, LONG if kind == TIME else kind) for name, kind in columns.items()]
+    return mapped(
+        lines, partial(_line_rows, columns=columns), pa.schema([*schema, ("broken", TEXT), (SOURCE, TEXT)])
+    )
+
+
+def _line_rows(batches: Iterable[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for source in pc.unique(batch[SOURCE]).to_pylist():
+            lines = pa.table(batch).filter(pc.equal(batch[SOURCE], source))["line"].to_pylist()
+            rows = lines_table(lines, columns)
+            yield from rows.append_column(SOURCE, pa.repeat(source, rows.num_rows)).to_batches()
+
+
 def source_column() -> Column:
     """The name of the file of a row. Spark writes ``file:/`` for files of this machine, where others write ``file:///``."""
-    return f.regexp_replace(f.col("_metadata.file_path"), "^file:/+", "file:///")
+    return f.regexp_replace(f.col(_FILE), "^file:/+", "file:///")
 
 
-def time_column(name: str) -> Column:
-    """A column of text as times: milliseconds since 1970, or ISO 8601; null where it is neither."""
-    column = f.col(name)
-    number = f.expr(f"timestamp_millis(try_cast({name} AS BIGINT))")
-    moment = f.expr(f"try_cast({name} AS TIMESTAMP)")
-    return f.when(column.rlike(MILLISECONDS_PATTERN), number).when(column.rlike(TIME_PATTERN), moment)
+@contextmanager
+def damage_named(rows: DataFrame, columns: Columns) -> Iterator[None]:
+    """What has found bytes that are no text ends with the file they are in. ``rows`` are read again, with ``source``, to find it.
+
+    Raises:
+        UsageError: A file has such bytes.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        if NO_TEXT not in str(error):
+            raise
+        texts = [f"NOT is_valid_utf8({name})" for name, kind in columns.items() if kind == TEXT]
+        found = rows.where(" OR ".join(texts)).select(SOURCE).first()
+        if found is None:
+            raise
+        path = unquote(found[SOURCE])
+        if not path.startswith("file:"):
+            raise UsageError(unreadable(path, " (a text in it is not UTF-8)")) from None
+        read_parquet(re.sub("^file:/+", "/", path), columns)
 
 
 def csv_cell(column: Column) -> Column:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from pairbus.reports.engines.arrow.judging import MARKS, Question, measures_of
+from pairbus.reports.columns import PLAIN, UNITS, Form
+from pairbus.reports.engines.arrow.judging import MARKS, TYPES, Question, measures_of
 from pairbus.reports.engines.audit_log import COLUMNS, TRANSFER_PATH
 from pairbus.reports.engines.gaps import Hidden, hidden_by
 from pairbus.reports.engines.primaries import Choice, choose
-from pairbus.reports.engines.spark.files import JSON_OPTIONS, mapped, time_column
+from pairbus.reports.engines.spark.files import SOURCE, mapped, read_lines
 from pairbus.reports.engines.spark.tasks import (
     FACT,
     HAS_SESSION,
@@ -26,7 +27,7 @@ from pairbus.reports.engines.spark.tasks import (
 from pairbus.reports.inputs import Inputs, spark_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +44,20 @@ class Ledgers:
     has_sessions: bool
 
 
+def read_rows(spark: SparkSession, inputs: Mapping[str, Inputs]) -> DataFrame:
+    """The rows of the files of every role: ``Ledgers.rows``."""
+    return reduce(lambda one, other: one.unionByName(other), _files(spark, inputs))
+
+
 def read_ledgers(
-    spark: SparkSession,
+    rows: DataFrame,
     inputs: Mapping[str, Inputs],
     with_body: bool,
     primaries: Sequence[str] = (),
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> Ledgers:
-    """The rows of the files of every role."""
-    rows = reduce(lambda one, other: one.unionByName(other), _files(spark, inputs))
+    """What ``read_rows`` has read, and what must be known of it."""
     has_session = f.col("session_id").isNotNull().alias(HAS_SESSION)
     kinds = rows.select(ROLES, "kind", "entity", "namespace", has_session).distinct()
     # The plain ``-`` lets Parquet pass over rows whose dictionary of kinds has none, and so does the plain ``=``.
@@ -76,16 +81,20 @@ def read_ledgers(
 
 def _files(spark: SparkSession, inputs: Mapping[str, Inputs]) -> Iterator[DataFrame]:
     """The rows of all files. A file that is given for several roles is read once."""
-    fine = {path for found in inputs.values() for path in found.nanoseconds}
-    files: dict[tuple[str, str], list[str]] = {}
+    forms = {path: form for found in inputs.values() for path, form in found.forms.items()}
+    files: dict[tuple[Form, str], list[str]] = {}
     for path, roles in _roles({role: found.parquet for role, found in inputs.items()}).items():
-        files.setdefault(("bigint" if path in fine else "timestamp", roles), []).append(path)
+        files.setdefault((forms.get(path, PLAIN), roles), []).append(path)
+    lines: dict[str, list[str]] = {}
     for path, roles in _roles({role: found.lines for role, found in inputs.items()}).items():
-        files.setdefault(("string", roles), []).append(path)
-    for (time, roles), paths in files.items():
-        yield _read(spark, [*map(spark_path, paths)], time).withColumn(ROLES, f.lit(roles))
-    if not files:
-        yield spark.createDataFrame([], _schema("bigint", "broken", "source", ROLES))
+        lines.setdefault(roles, []).append(path)
+    for (form, roles), paths in files.items():
+        yield _read(spark, paths, form).withColumn(ROLES, f.lit(roles))
+    for roles, paths in lines.items():
+        yield read_lines(spark, paths, TYPES).withColumn(ROLES, f.lit(roles))
+    if not files and not lines:
+        texts = ", ".join(f"{name} string" for name in ("broken", SOURCE, ROLES))
+        yield spark.createDataFrame([], f"{_schema(COLUMNS, 'bigint')}, {texts}")
 
 
 def _roles(paths: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -96,20 +105,22 @@ def _roles(paths: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return {path: ",".join(roles) for path, roles in found.items()}
 
 
-def _read(spark: SparkSession, paths: Sequence[str], time: str) -> DataFrame:
-    broken: Column = f.lit(None).cast("string")
-    if time == "string":
-        found = spark.read.schema(_schema(time, "_raw")).options(**JSON_OPTIONS).json([*paths])
-        # A line that is no text cannot be passed as text.
-        ms, broken = f.unix_millis(time_column("time")), f.make_valid_utf8("_raw")
-    else:
-        reader = spark.read.schema(_schema(time)).option("recursiveFileLookup", "true")
-        found = reader.parquet(*paths)
-        ms = f.unix_millis("time") if time == "timestamp" else f.expr("time div 1000000")
-    columns = [ms.alias(name) if name == "time" else f.col(name) for name in COLUMNS]
-    return found.select(*columns, broken.alias("broken"), f.col("_metadata.file_path").alias("source"))
+def _read(spark: SparkSession, paths: Sequence[str], form: Form) -> DataFrame:
+    there = [name for name in COLUMNS if name not in form.absent]
+    schema = _schema(there, "bigint" if form.unit else "timestamp")
+    found = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*map(spark_path, paths))
+    ms = f"time div {UNITS[form.unit]}" if form.unit else "unix_micros(time) div 1000"
+    columns = [f.expr(ms).alias(name) if name == "time" else f.col(name) for name in there]
+    absent = [f.lit(None).cast(_type(name)).alias(name) for name in form.absent]
+    broken = f.lit(None).cast("string").alias("broken")
+    return found.select(*columns, *absent, broken, f.col("_metadata.file_path").alias(SOURCE)).select(
+        *COLUMNS, "broken", SOURCE
+    )
 
 
-def _schema(time: str, *texts: str) -> str:
-    types = {"time": time, "sequence_number": "bigint"}
-    return ", ".join(f"{name} {types.get(name, 'string')}" for name in (*COLUMNS, *texts))
+def _schema(names: Sequence[str], time: str) -> str:
+    return ", ".join(f"{name} {time if name == 'time' else _type(name)}" for name in names)
+
+
+def _type(name: str) -> str:
+    return "bigint" if name == "sequence_number" else "string"

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import compute as pc
 
+from pairbus.errors import UsageError
 from pairbus.reports.certificate.value import NAMED_MAX
 from pairbus.reports.engines.arrow.answers import (
     COUNTS,
@@ -40,6 +41,7 @@ from pairbus.reports.engines.arrow.rows import LONG, TEXT, zeros
 from pairbus.reports.engines.audit_log import KEY, SENT
 from pairbus.reports.engines.gaps import Hidden, Note
 from pairbus.reports.engines.primaries import Choice, Seen
+from pairbus.reports.engines.spark.files import NO_TEXT
 
 Batches = Iterable[pa.RecordBatch]
 Made = Iterator[pa.RecordBatch]
@@ -73,6 +75,10 @@ def _tables(batches: Batches) -> Iterator[pa.Table]:
 def _of_roles(batches: Batches) -> Iterator[tuple[str, pa.Table]]:
     """The rows of each role."""
     for table in _tables(batches):
+        try:
+            table.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise UsageError(NO_TEXT) from error
         for roles in pc.unique(table[ROLES]).to_pylist():
             rows = table.filter(pc.equal(table[ROLES], roles))
             for role in roles.split(","):

@@ -7,29 +7,25 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
 from pairbus.reports.bill.model import CONNECTIONS, HOUR_MS, OPERATIONS, STAGES
+from pairbus.reports.columns import CALENDAR_MS, PLAIN, UNITS
 from pairbus.reports.engines import usage_log as log
-from pairbus.reports.engines.spark.files import JSON_OPTIONS, source_column, time_column
+from pairbus.reports.engines.arrow.bill import LINE_TYPES
+from pairbus.reports.engines.spark.files import NO_TEXT, SOURCE, read_lines, source_column
 from pairbus.reports.engines.usage_log import COLUMNS, EVENT, NAMES, VALUES, UsageRange
-from pairbus.reports.inputs import Inputs, spark_path
+from pairbus.reports.inputs import spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_TYPES: Final = {
-    "bucket": t.TimestampType(),
-    **dict.fromkeys(NAMES, t.StringType()),
-    **dict.fromkeys(VALUES, t.LongType()),
-    "connection_peak": t.IntegerType(),
-}
-_SCHEMA: Final = t.StructType([t.StructField(name, kind) for name, kind in _TYPES.items()])
-_LINE_SCHEMA: Final = t.StructType(
-    [t.StructField(name, t.StringType() if name == "bucket" else kind) for name, kind in _TYPES.items()]
-    + [t.StructField("part", t.StringType()), t.StructField("_raw", t.StringType())]
+_TEXTS: Final = ("broken", SOURCE, "part")
+_NUMBERS: Final = ("ms", *VALUES, "file_hour")
+_FIRST_MS, _LAST_MS = CALENDAR_MS
+_BUCKET: Final = f"CASE WHEN ms BETWEEN {_FIRST_MS} AND {_LAST_MS} THEN timestamp_millis(ms) END"
+_RAW_BUCKET: Final = (
+    f"coalesce(date_format({_BUCKET}, \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\"), CAST(ms AS STRING)) AS bucket"
 )
-
 _HOUR_TEXT: Final = "substring_index(_metadata.file_path, '/hour=', -1)"
 _FILE_HOUR: Final = f"unix_date(try_cast(left({_HOUR_TEXT}, 10) AS DATE)) * 24L + try_cast(substring({_HOUR_TEXT}, 12, 2) AS INT)"
 """The hour of a part by the name of its directory, counted from 1970; null where there is none."""
@@ -45,6 +41,8 @@ a bit for each; two parts that share a hash can only raise a false alarm.
 @dataclass(frozen=True, slots=True)
 class Usage:
     range: UsageRange
+    rows: DataFrame
+    """As they are in the files: ``ms``, NAMES, VALUES, ``broken``, ``source``, ``part`` and ``file_hour``."""
     judged: DataFrame
     """Every row: EVENT, VALUES, ``source``, ``raw``, and ``reason``: null, or why it cannot be true. ``ms`` is its minute, in milliseconds
     since 1970.
@@ -69,12 +67,13 @@ class Usage:
 
 def read_usage(spark: SparkSession, wanted: UsageRange) -> Usage:
     """The rows of a range of usage logs."""
-    rows = _with_reason(_rows(spark, wanted.inputs), wanted)
-    if wanted.start is not None:
-        rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") >= f.lit(wanted.start)))
-    if wanted.end is not None:
-        rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") < f.lit(wanted.end)))
-    return Usage(wanted, rows)
+    rows = _rows(spark, wanted)
+    whole = [
+        f.expr(f"CASE WHEN NOT is_valid_utf8({name}) THEN raise_error('{NO_TEXT}') ELSE {name} END AS {name}")
+        for name in NAMES
+    ]
+    others = [name for name in rows.columns if name not in NAMES]
+    return Usage(wanted, rows, _with_reason(rows.select(*whole, *others), wanted))
 
 
 def has_repeats(usage: Usage) -> bool:
@@ -86,61 +85,74 @@ def has_repeats(usage: Usage) -> bool:
     return bool(found.agg(f.max(f.expr(CROWDED))).collect()[0][0])
 
 
-def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    found: list[DataFrame] = []
-    unsure = set(inputs.unsure)
-    for files, hour in (
+def _rows(spark: SparkSession, wanted: UsageRange) -> DataFrame:
+    inputs, found = wanted.inputs, []
+    files: dict[tuple[str, bool], list[str]] = {}
+    for path in inputs.parquet:
+        form = inputs.forms.get(path, PLAIN)
+        files.setdefault((form.unit, path in inputs.unsure), []).append(path)
+    for (unit, is_unsure), paths in files.items():
+        # Partitions are not inferred: several logs have several roots.
+        reader = spark.read.schema(_schema("bigint" if unit else "timestamp"))
+        rows = reader.option("recursiveFileLookup", "true").parquet(*map(spark_path, paths))
+        if not unit:
+            # By the times as they are in the files, so that parts of these are passed over.
+            rows = _inside(rows, "bucket", wanted.start, wanted.end)
         # The hour is parsed from the path of every row, so only where a file's own statistics leave it open.
-        ([path for path in inputs.parquet if path not in unsure], "CAST(NULL AS BIGINT)"),
-        (inputs.unsure, _FILE_HOUR),
-    ):
-        if files:
-            # Partitions are not inferred: several logs have several roots.
-            rows = (
-                spark.read.schema(_SCHEMA)
-                .option("recursiveFileLookup", "true")
-                .parquet(*map(spark_path, files))
-            )
-            found.append(
-                rows.select(
-                    *COLUMNS,
-                    f.lit(None).cast("string").alias("broken"),
-                    source_column().alias("source"),
-                    f.col("_metadata.file_path").alias("part"),
-                    f.expr(hour).alias("file_hour"),
-                )
-            )
-    if inputs.lines:
-        rows = spark.read.schema(_LINE_SCHEMA).options(**JSON_OPTIONS).json([*map(spark_path, inputs.lines)])
+        hour = _FILE_HOUR if is_unsure else "CAST(NULL AS BIGINT)"
         found.append(
             rows.select(
-                time_column("bucket").alias("bucket"),
-                *COLUMNS[1:],
-                f.col("_raw").alias("broken"),
-                source_column().alias("source"),
-                f.coalesce("part", f.lit("")).alias("part"),
-                f.lit(None).cast("long").alias("file_hour"),
+                f.expr(f"bucket div {UNITS[unit]}" if unit else "unix_micros(bucket) div 1000").alias("ms"),
+                *NAMES,
+                *VALUES,
+                f.lit(None).cast("string").alias("broken"),
+                source_column().alias(SOURCE),
+                f.col("_metadata.file_path").alias("part"),
+                f.expr(hour).alias("file_hour"),
+            )
+        )
+    if inputs.lines:
+        rows = read_lines(spark, inputs.lines, LINE_TYPES).withColumnRenamed("bucket", "ms")
+        found.append(
+            rows.withColumns(
+                {
+                    SOURCE: f.regexp_replace(SOURCE, "^file:/+", "file:///"),
+                    "part": f.coalesce("part", f.lit("")),
+                    "file_hour": f.lit(None).cast("bigint"),
+                }
             )
         )
     if not found:
-        empty = t.StructType(
-            [
-                *_SCHEMA.fields,
-                *(t.StructField(name, t.StringType()) for name in ("broken", "source", "part")),
-                t.StructField("file_hour", t.LongType()),
-            ]
-        )
-        return spark.createDataFrame([], empty)
-    return reduce(lambda one, other: one.unionByName(other), found)
+        types = {**dict.fromkeys((*NAMES, *_TEXTS), "string"), **dict.fromkeys(_NUMBERS, "bigint")}
+        return spark.createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in types.items()))
+    rows = reduce(lambda one, other: one.unionByName(other), found)
+    start_ms, end_ms = (
+        None if moment is None else int(moment.timestamp() * 1000) for moment in (wanted.start, wanted.end)
+    )
+    return _inside(rows, "ms", start_ms, end_ms)
+
+
+def _schema(bucket: str) -> str:
+    types = {"bucket": bucket, **dict.fromkeys(NAMES, "string"), **dict.fromkeys(VALUES, "bigint")}
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())
+
+
+def _inside(rows: DataFrame, column: str, start: object, end: object) -> DataFrame:
+    """The rows from ``start`` on and before ``end``, where these are given, and those without a time."""
+    if start is not None:
+        rows = rows.where(f.col(column).isNull() | (f.col(column) >= f.lit(start)))
+    if end is not None:
+        rows = rows.where(f.col(column).isNull() | (f.col(column) < f.lit(end)))
+    return rows
 
 
 def _with_reason(rows: DataFrame, wanted: UsageRange) -> DataFrame:
-    bucket, operation, stage = f.col("bucket"), f.col("operation"), f.col("stage")
+    ms, operation, stage = f.col("ms"), f.col("operation"), f.col("stage")
     reasons: list[tuple[Column, str]] = [
         (f.col("broken").isNotNull(), log.NOT_JSON),
-        (bucket.isNull(), log.NO_BUCKET),
-        (bucket > f.lit(wanted.latest), log.IN_FUTURE),
-        (bucket < f.lit(log.EARLIEST), log.TOO_EARLY),
+        (ms.isNull(), log.NO_BUCKET),
+        (ms > int(wanted.latest.timestamp() * 1000), log.IN_FUTURE),
+        (ms < int(log.EARLIEST.timestamp() * 1000), log.TOO_EARLY),
         (f.col("namespace").isNull() | f.col("entity").isNull(), log.NO_NAME),
         (operation.isNull() | ~operation.isin(*OPERATIONS), log.BAD_OPERATION),
         (stage.isNull() | ~stage.isin(*STAGES), log.BAD_STAGE),
@@ -151,10 +163,10 @@ def _with_reason(rows: DataFrame, wanted: UsageRange) -> DataFrame:
     reasons += [
         (f.col("units") < f.col("count"), log.FEW_UNITS),
         ((operation == CONNECTIONS) & (f.col("units") > 0), log.CONNECTIONS_BILLED),
-        (f.expr(f"unix_millis(bucket) div {HOUR_MS}") != f.col("file_hour"), log.OTHER_HOUR),
+        (f.expr(f"ms div {HOUR_MS}") != f.col("file_hour"), log.OTHER_HOUR),
     ]
     reason = f.when(*reasons[0])
     for condition, text in reasons[1:]:
         reason = reason.when(condition, text)
-    raw = f.coalesce(f.col("broken"), f.to_json(f.struct(*COLUMNS)))
-    return rows.withColumn("reason", reason).withColumn("raw", raw).withColumn("ms", f.unix_millis("bucket"))
+    raw = f.coalesce(f.col("broken"), f.to_json(f.struct(f.expr(_RAW_BUCKET), *COLUMNS[1:])))
+    return rows.withColumn("reason", reason).withColumn("raw", raw)
