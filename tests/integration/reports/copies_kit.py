@@ -167,7 +167,7 @@ class _Message:
             for role, entry in _rows(story, self.base + number * STEP_MS, self.is_audit_sent):
                 self.world.rows[role].append({**entry, **self.known, "sequence_number": number})
             self.fates[self._fate(story)] += 1
-        self._sum_up(self._is_kept(stories, direct))
+        self._sum_up(self._is_kept(stories, direct), _sent_again(stories, direct))
 
     def _is_told_apart(self, stories: Sequence[str], direct: str) -> bool:
         """Whether the ledgers tell a direct send from one of the drain, or from one whose answer never came.
@@ -200,15 +200,25 @@ class _Message:
             self._fate(story) in KEPT and (story != LATER_CANCELLED or is_cancelled_last) for story in stories
         )
 
-    def _sum_up(self, is_kept: bool) -> None:
+    def _sum_up(self, is_kept: bool, sent_again: int) -> None:
         message_id, sha256 = str(self.known["message_id"]), str(self.known["sha256"])
         if nowhere := self.fates.pop("", 0):
             lost = "unproven" if self.is_hidden else "lost"
+            if not message_id and not self.is_hidden and sent_again:
+                self.fates["sent_again"] += min(nowhere, sent_again)
+                nowhere -= min(nowhere, sent_again)
             self.fates["absorbed" if message_id and is_kept else lost] += nowhere
         self.world.fates += self.fates
         for fate, number in self.fates.items():
-            if fate not in ("arrived", "absorbed"):
+            if number and fate not in ("arrived", "absorbed"):
                 self.world.named[fate, message_id, sha256] += number
+
+
+def _sent_again(stories: Sequence[str], direct: str) -> int:
+    """How many messages may have been taken out of the dead-letter queue and sent again, as far as their times tell."""
+    taken = sum("deleted" in story for story in stories)
+    first = next((at for at, story in enumerate(stories) if story.startswith("set aside")), len(stories))
+    return min(taken, len(stories[first + 1 :]) + (direct == DIRECT_LATER))
 
 
 def _rows(story: str, at: int, is_audit_sent: bool) -> Iterator[tuple[str, dict[str, object]]]:

@@ -152,6 +152,64 @@ def test_a_drained_message_without_an_id_is_not_lost(tmp_path: Path) -> None:
     assert (fates(found), found.verdict) == ({"arrived": 4}, HOLDS)
 
 
+ASIDE = {"entity": f"{BACKLOG_QUEUE}/$DeadLetterQueue"}
+
+
+def set_aside(minutes: int, taken: str | None = "completed") -> Rows:
+    """A parked message without an id that was dead-lettered, and taken out of the dead-letter queue."""
+    rows = [in_secondary("sent", "", minutes), in_secondary("dead-lettered", "", minutes + 1, detail="DestinationNotFound")]  # fmt: skip
+    return rows if taken is None else [*rows, in_secondary(taken, "", minutes + 3, **ASIDE)]
+
+
+@pytest.mark.parametrize("minutes", [3, 9])
+def test_a_message_without_an_id_that_was_sent_again_by_hand_is_not_called_lost(
+    tmp_path: Path, minutes: int
+) -> None:
+    """An operator takes it out of the dead-letter queue, and sends it to its destination before or after that."""
+    found = certified(tmp_path, [row("sent", "", time=at(minutes))], set_aside(1))
+    assert (fates(found), found.verdict) == ({"arrived": 1, "sent_again": 1}, UNPROVEN)
+    assert "perhaps sent again" in certificate_document(found).sentence
+
+
+def test_a_redriven_message_without_an_id_is_not_called_lost(tmp_path: Path) -> None:
+    secondary = [*set_aside(1), in_secondary("sent", "", 3), in_secondary("completed", "", 6)]
+    found = certified(tmp_path, [row("sent", "", time=at(5))], secondary)
+    assert (fates(found), found.verdict) == ({"arrived": 1, "sent_again": 1}, UNPROVEN)
+
+
+@pytest.mark.parametrize(
+    ("secondary", "direct", "expected"),
+    [
+        # Nothing was sent after it was dead-lettered.
+        (set_aside(1), [0], {"arrived": 1, "lost": 1}),
+        (set_aside(1), [], {"lost": 1}),
+        # It was deleted, not taken.
+        (set_aside(1, "purged"), [9], {"arrived": 1, "lost": 1}),
+        # One send does not stand for two messages.
+        ([*set_aside(1), *set_aside(2)], [9], {"arrived": 1, "sent_again": 1, "lost": 1}),
+        # What was parked before and drained later was not sent again.
+        (
+            [in_secondary("sent", "", 0), *set_aside(1), in_secondary("completed", "", 8)],
+            [7],
+            {"arrived": 1, "lost": 1},
+        ),
+        # What was sent again is lost, too.
+        ([*set_aside(1), in_secondary("sent", "", 5), in_secondary("purged", "", 6)], [], {"sent_again": 1, "lost": 1}),
+    ],
+)  # fmt: skip
+def test_a_message_without_an_id_that_nobody_can_have_sent_again_is_lost(
+    tmp_path: Path, secondary: Rows, direct: list[int], expected: dict[str, int]
+) -> None:
+    found = certified(tmp_path, [row("sent", "", time=at(minutes)) for minutes in direct], secondary)
+    assert (fates(found), found.verdict) == (expected, LOSS)
+
+
+def test_a_message_with_an_id_that_was_sent_again_is_there(tmp_path: Path) -> None:
+    secondary = [{**entry, "message_id": "a"} for entry in set_aside(1)]
+    found = certified(tmp_path, [row("sent", "a", time=at(9))], secondary)
+    assert (fates(found), found.verdict) == ({"arrived": 1}, HOLDS)
+
+
 # -- copies of one message ----------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ FATES: Final = (
     "cancelled",
     "in_flight",
     "unproven",
+    "sent_again",
     "lost",
 )
 """Where an accepted message is that did not arrive."""
@@ -166,14 +167,16 @@ class Certificate:
     @property
     def verdict(self) -> str:
         """A loss is a loss; without one, rows that could not be read leave it unproven, and so do messages that may have ended, or been
-        accepted, while there was no audit, a backlog whose sends were not given, and a question about no message at all. Nothing is proven
+        accepted, while there was no audit, or been sent again by hand, a backlog whose sends were not given, and a question about no message at all. Nothing is proven
         if rows of several primaries may stand for each other.
         """
         if self.doubt:
             return UNPROVEN
         if self.fates["lost"]:
             return LOSS
-        is_hidden = self.fates["unproven"] > 0 or any(gap.hides_sends for gap in self.gaps)
+        is_hidden = self.fates["unproven"] + self.fates["sent_again"] > 0 or any(
+            gap.hides_sends for gap in self.gaps
+        )
         return UNPROVEN if self.quarantined or is_hidden or self.unasked or not self.asked else HOLDS
 
     @property

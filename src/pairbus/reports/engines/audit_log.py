@@ -49,7 +49,7 @@ REASON_EXPIRED: Final = "TTLExpiredException"
 KEY: Final = ("destination", "message_id", "body")
 DELIVERED_TOPIC: Final = "delivered_topic"
 MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    SENT: ("sent_backlog", "sent_direct", "direct_outside"),
+    SENT: ("sent_backlog", "sent_direct", "direct_outside", "parked_again", "direct_again"),
     RECEIVED: (
         "stored",
         "delivered",
@@ -68,6 +68,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "cancelled",
         "entered",
         "drained",
+        "taken",
         "backlog_listed",
         "aside_listed",
     ),
@@ -75,10 +76,14 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     SPOOL: ("spool",),
 }
 """What the rows of each input can say about a message. ``direct_outside`` and ``stored_outside`` are said only of messages without an id: sends
-and arrivals at the destination that the drain cannot have made, because they were before the first of them was parked or after the last was drained.
+and arrivals at the destination that the drain cannot have made, because they were before the first of them was parked or after the last was drained. Nor
+are ``parked_again`` and ``direct_again`` said of others: sends after the first of them was dead-lettered, to the backlog, and to the destination after the last was
+drained.
 """
 OUTSIDE: Final = {"direct_outside": "sent_direct", "stored_outside": "stored"}
 """Which rows they count."""
+AGAIN: Final = {"parked_again": "sent_backlog", "direct_again": "sent_direct"}
+"""The same of sends that may be of a message that somebody took out of a dead-letter queue of the backlog."""
 LISTED: Final = ("backlog_listed", "aside_listed", "expired_listed", "dead", "dead_expired")
 """What a listing says. The same place and sequence number is the same message, however often it is listed."""
 MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))
@@ -90,6 +95,7 @@ LEAST: Final = {
     "spool_ms": ("ms", ("spool",)),
     "stored_ms": ("ms", ("stored",)),
     "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
+    "aside_ms": ("ms", ("aside",)),
     "first_cancelled_ms": ("ms", ("cancelled_there",)),
     "stored_sequence": ("sequence_number", ("stored",)),
 }

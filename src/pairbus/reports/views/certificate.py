@@ -43,20 +43,21 @@ FATE_TEXTS: Final = {
     "cancelled": "cancelled by their senders in the backlog",
     "in_flight": "accepted after the cut-off, not yet there",
     "unproven": "not proven: there was no audit at some time since",
+    "sent_again": "not proven: without an id, taken out of a dead-letter queue, and perhaps sent again",
     "lost": "LOST",
     "absorbed": "accepted again under the same id and body, there once",
     "repeated": "arrived again",
     "unexpected": "arrived and were never accepted",
 }
 NAMED: Final = (
-    "lost", "unproven", "repeated", "unexpected", "set_aside", "in_backlog", "in_spool", "dead_lettered", "expired", "cancelled", "in_flight"
+    "lost", "unproven", "sent_again", "repeated", "unexpected", "set_aside", "in_backlog", "in_spool", "dead_lettered", "expired", "cancelled", "in_flight"
 )  # fmt: skip
 """The most urgent first."""
-URGENT: Final = ("lost", "unproven", "repeated", "unexpected")
+URGENT: Final = ("lost", "unproven", "sent_again", "repeated", "unexpected")
 DIRECT: Final = 0
 DETOURED: Final = 4
 _COLOURS: Final = {
-    "arrived": 0, "in_backlog": 5, "in_spool": 4, "set_aside": 7, "dead_lettered": 6, "expired": 3, "cancelled": 2, "in_flight": 2, "unproven": 7, "lost": 8, "absorbed": 1
+    "arrived": 0, "in_backlog": 5, "in_spool": 4, "set_aside": 7, "dead_lettered": 6, "expired": 3, "cancelled": 2, "in_flight": 2, "unproven": 7, "sent_again": 7, "lost": 8, "absorbed": 1
 }  # fmt: skip
 GAPS_MAX: Final = 3
 """Times without an audit that the detail names; JSON has all."""
@@ -110,6 +111,11 @@ def sentence(found: Certificate) -> str:
         return (
             f"{unproven:,} of {many(found.accepted, 'accepted message')} may be lost or not: there was no audit at some time since. "
             "Nothing is proven."
+        )
+    if again := found.fates["sent_again"]:
+        return (
+            f"{again:,} of {many(found.accepted, 'accepted message')} may be lost or not: without an id, taken out of a dead-letter queue, and perhaps "
+            "sent again. Nothing is proven."
         )
     if any(gap.hides_sends for gap in found.gaps):
         return "No loss among what is recorded, but for some time there was no audit: nothing is proven."

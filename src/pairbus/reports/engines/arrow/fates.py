@@ -59,6 +59,9 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     is_hidden = pc.fill_null(pc.less(accepted_ms, hidden.nowhere_before_ms), False)
     nowhere = pc.if_else(is_absorbed, ZERO, rest)
     lost = pc.if_else(is_late, ZERO, nowhere)
+    unproven = pc.if_else(is_hidden, lost, ZERO)
+    lost = pc.subtract(lost, unproven)
+    sent_again = pc.min_element_wise(lost, _sent_again(column))
     is_known = pc.greater(accepted, 0)
     return pa.table(
         {
@@ -68,8 +71,9 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
             "arrived": arrived,
             **fates,
             "in_flight": pc.if_else(is_late, nowhere, ZERO),
-            "unproven": pc.if_else(is_hidden, lost, ZERO),
-            "lost": pc.if_else(is_hidden, ZERO, lost),
+            "unproven": unproven,
+            "sent_again": sent_again,
+            "lost": pc.subtract(lost, sent_again),
             "absorbed": pc.if_else(is_absorbed, rest, ZERO),
             "repeated": pc.if_else(is_known, pc.subtract(found, arrived), ZERO),
             "unexpected": pc.if_else(is_known, ZERO, found),
@@ -85,21 +89,32 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     )
 
 
+def _sent_again(column: Mapping[str, Any]) -> Any:
+    """How many messages without an id may have been taken out of a dead-letter queue of the backlog and sent again: the second send is then the same message,
+    and nothing tells it from another one.
+    """
+    inside = _more_than(pc.subtract(column["sent_direct"], column["direct_outside"]), column["drained"])
+    sends = pc.add(pc.add(column["parked_again"], column["direct_again"]), inside)
+    is_nameless = pc.equal(column["message_id"], "")
+    return pc.if_else(is_nameless, pc.min_element_wise(column["taken"], sends), ZERO)
+
+
+def _more_than(one: Any, other: Any) -> Any:
+    return pc.max_element_wise(pc.subtract(one, other), ZERO)
+
+
 def _beside_parked(column: Mapping[str, Any], found: Any, cancelled_before: Any) -> Any:
     """How many copies of a parked message its destination accepted itself, at least: neither from the drain nor in a send whose answer never came."""
 
     def where(condition: Any, value: Any) -> Any:
         return pc.if_else(pc.fill_null(condition, False), value, ZERO)
 
-    def more_than(one: Any, other: Any) -> Any:
-        return pc.max_element_wise(pc.subtract(one, other), ZERO)
-
     parked, direct, cancelled = column["sent_backlog"], column["sent_direct"], column["cancelled_there"]
     # What left the backlog for the destination. Of copies that its audit log does not know, each may have.
-    drained = pc.add(column["drained"], more_than(parked, column["entered"]))
+    drained = pc.add(column["drained"], _more_than(parked, column["entered"]))
     was_cancelled = [
-        more_than(pc.add(cancelled_before, 1), parked),
-        pc.min_element_wise(cancelled_before, more_than(found, drained)),
+        _more_than(pc.add(cancelled_before, 1), parked),
+        pc.min_element_wise(cancelled_before, _more_than(found, drained)),
         where(pc.less(column["cancelled_ms"], column["backlog_ms"]), cancelled),
         where(pc.less(column["first_cancelled_ms"], column["backlog_ms"]), ONE),
     ]
@@ -110,10 +125,10 @@ def _beside_parked(column: Mapping[str, Any], found: Any, cancelled_before: Any)
         pc.fill_null(pc.less(column["last_direct_ms"], column["backlog_ms"]), False),
         pc.fill_null(pc.greater(column["direct_ms"], column["drained_ms"]), False),
     )
-    of_gone = where(pc.greater(gone, 0), pc.if_else(is_apart, direct, more_than(direct, drained)))
+    of_gone = where(pc.greater(gone, 0), pc.if_else(is_apart, direct, _more_than(direct, drained)))
     # Without an id, what was sent directly is another message.
     outside = column["direct_outside"]
-    inside = more_than(pc.subtract(direct, outside), drained)
+    inside = _more_than(pc.subtract(direct, outside), drained)
     nameless = pc.max_element_wise(pc.add(outside, inside), column["stored_outside"])
     of_nameless = where(pc.equal(column["message_id"], ""), nameless)
     return pc.max_element_wise(of_cancelled, of_gone, of_nameless)

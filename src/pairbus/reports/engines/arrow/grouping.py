@@ -10,6 +10,7 @@ from pyarrow import compute as pc
 
 from pairbus.reports.engines.arrow.rows import LONG, TEXT, zeros
 from pairbus.reports.engines.audit_log import (
+    AGAIN,
     DELIVERED_TOPIC,
     GREATEST,
     KEY,
@@ -113,8 +114,8 @@ def complete(rows: pa.Table) -> pa.Table:
 
 
 def _outside_counted(rows: pa.Table, measures: Sequence[str]) -> tuple[pa.Table, Sequence[str]]:
-    """With OUTSIDE: of messages without an id the sends and arrivals at their destination that the drain cannot have made, because they were before
-    the first was parked, or after the last was drained. Rows and measures stay as they are if no such message was parked.
+    """With OUTSIDE and AGAIN: of messages without an id the sends and arrivals at their destination that the drain cannot have made, because they were before
+    the first was parked, or after the last was drained; and the sends that may be of one that was dead-lettered. Rows and measures stay as they are if no such message was parked.
     """
     is_nameless = pc.equal(rows["message_id"], "")
     if (
@@ -131,23 +132,25 @@ def _outside_counted(rows: pa.Table, measures: Sequence[str]) -> tuple[pa.Table,
     parked = parked.filter(pc.is_valid(parked["backlog_ms"]))
     bounds = pa.table({"destination": parked["destination"], "hash": pc.fill_null(parked["body"], ""), **drained_between(parked)})  # fmt: skip
     found = nameless.select([*key, "at"]).join(bounds, key, join_type="inner")
-    first, last = _by_row(found, "first_ms", rows.num_rows), _by_row(found, "last_ms", rows.num_rows)
-    is_outside = pc.or_(
-        pc.fill_null(pc.less(rows["ms"], first), False), pc.fill_null(pc.greater(rows["ms"], last), False)
-    )
-    added = [name for name, of in OUTSIDE.items() if of in measures]
-    for name in added:
-        rows = rows.append_column(name, pc.if_else(is_outside, rows[OUTSIDE[name]], pa.scalar(0, pa.int8())))
+    first, last, aside = (_by_row(found, name, rows.num_rows) for name in ("first_ms", "last_ms", "aside_ms"))
+    is_after, is_again = (pc.fill_null(pc.greater(rows["ms"], ms), False) for ms in (last, aside))
+    is_outside = pc.or_(pc.fill_null(pc.less(rows["ms"], first), False), is_after)
+    conditions = {"parked_again": is_again, "direct_again": pc.and_(is_again, is_after)}
+    added = {name: of for name, of in {**OUTSIDE, **AGAIN}.items() if of in measures}
+    for name, of in added.items():
+        said = pc.if_else(conditions.get(name, is_outside), rows[of], pa.scalar(0, pa.int8()))
+        rows = rows.append_column(name, said)
     return rows, (*measures, *added)
 
 
 def drained_between(parked: pa.Table) -> dict[str, Any]:
-    """Of messages that were parked: when the first was parked, and when the last was drained; null if that is not known."""
+    """Of messages that were parked: when the first was parked, when the last was drained, and when the first was dead-lettered; null if that is not known."""
     last = pc.coalesce(parked["drained_ms"], pc.subtract(parked["backlog_ms"], 1))
     is_partly_known = pc.less(parked["entered"], parked["sent_backlog"])
     return {
         "first_ms": parked["backlog_ms"],
         "last_ms": pc.if_else(is_partly_known, pa.scalar(None, LONG), last),
+        "aside_ms": parked["aside_ms"],
     }
 
 

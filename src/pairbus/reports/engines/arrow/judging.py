@@ -18,6 +18,7 @@ from pairbus.reports.columns import CALENDAR_MS
 from pairbus.reports.engines import audit_log as log
 from pairbus.reports.engines.arrow.rows import LONG, TEXT, TIME, first_reason, raw_rows, zeros
 from pairbus.reports.engines.audit_log import (
+    AGAIN,
     BACKLOG,
     CANCELLED,
     COLUMNS,
@@ -125,7 +126,9 @@ def _backlog_measures(kind: str, is_dead: bool, has_lapsed: bool) -> dict[str, i
     if is_dead:
         if kind in HELD:
             return {"parked": 1, "aside_listed": 1}
-        return {"aside": left, "cancelled": 1} if kind == CANCELLED else {"aside": left}
+        if kind == CANCELLED:
+            return {"aside": left, "cancelled": 1}
+        return {"aside": left, "taken": 1} if kind in DELIVERIES else {"aside": left}
     if kind in HELD:
         return {"parked": 1, "backlog_listed": 1}
     if kind == "sent":
@@ -166,10 +169,13 @@ def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
 
 
 def measures_of(roles: Iterable[str]) -> tuple[str, ...]:
-    """What the rows of these inputs can say, but for what is found only when the rows of a message are seen together (OUTSIDE)."""
+    """What the rows of these inputs can say, but for what is found only when the rows of a message are seen together (OUTSIDE, AGAIN)."""
     given = list(roles)
+    seen_together = {*OUTSIDE, *AGAIN}
     return tuple(
-        name for name in MEASURES if name not in OUTSIDE and any(name in MEASURES_OF[role] for role in given)
+        name
+        for name in MEASURES
+        if name not in seen_together and any(name in MEASURES_OF[role] for role in given)
     )
 
 

@@ -28,7 +28,7 @@ from pairbus.reports.engines.arrow.answers import (
 )
 from pairbus.reports.engines.arrow.grouping import ONCE, SLOT, how, how_at_last, row_schema
 from pairbus.reports.engines.arrow.judging import QUARANTINE
-from pairbus.reports.engines.audit_log import DELIVERED_TOPIC, KEY, LISTED, OUTSIDE
+from pairbus.reports.engines.audit_log import AGAIN, DELIVERED_TOPIC, KEY, LISTED, OUTSIDE
 from pairbus.reports.engines.spark.files import mapped, write_parquet
 from pairbus.reports.engines.spark.ledgers import Ledgers
 from pairbus.reports.engines.spark.order import reordered, session_order
@@ -111,7 +111,7 @@ def _added(rows: DataFrame, columns: Mapping[str, str]) -> list[Column]:
 
 
 def _outside_counted(rows: DataFrame, measures: Sequence[str]) -> tuple[DataFrame, Sequence[str]]:
-    """With OUTSIDE, as ``grouping`` counts it, for messages without an id that were parked."""
+    """With OUTSIDE and AGAIN, as ``grouping`` counts it, for messages without an id that were parked."""
     is_nameless = f.coalesce(f.col("tally").isNull() & (f.col("message_id") == ""), f.lit(False))
     nameless = rows.where(is_nameless)
     entered, drained_ms = ("entered" if "entered" in measures else "0", "drained_ms" if "drained" in measures else "NULL")  # fmt: skip
@@ -124,14 +124,20 @@ def _outside_counted(rows: DataFrame, measures: Sequence[str]) -> tuple[DataFram
             "body AS of_body",
             "backlog_ms AS first_ms",
             f"CASE WHEN {entered} >= sent_backlog THEN coalesce({drained_ms}, backlog_ms - 1) END AS last_ms",
+            f"{'aside_ms' if 'aside' in measures else 'CAST(NULL AS BIGINT)'} AS first_aside_ms",
         )
     )
     is_of_it = (f.col("destination") == f.col("of_destination")) & f.col("body").eqNullSafe(f.col("of_body"))
     is_outside = "coalesce(ms < first_ms, false) OR coalesce(ms > last_ms, false)"
-    added = {name: of for name, of in OUTSIDE.items() if of in measures}
+    is_again = "coalesce(ms > first_aside_ms, false)"
+    conditions = {"parked_again": is_again, "direct_again": f"{is_again} AND coalesce(ms > last_ms, false)"}
+    added = {name: of for name, of in {**OUTSIDE, **AGAIN}.items() if of in measures}
     counted = nameless.join(bounds, is_of_it, "left").selectExpr(
         *rows.columns,
-        *[f"CASE WHEN {is_outside} THEN {of} ELSE 0 END AS {name}" for name, of in added.items()],
+        *[
+            f"CASE WHEN {conditions.get(name, is_outside)} THEN {of} ELSE 0 END AS {name}"
+            for name, of in added.items()
+        ],
     )
     others = rows.where(~is_nameless).selectExpr("*", *[f"0 AS {name}" for name in added])
     return others.unionByName(counted), (*measures, *added)
