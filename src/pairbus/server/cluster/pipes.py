@@ -8,8 +8,8 @@ Rule 2: neither side is read while the other does not take what was read before.
         at all: the kernel reports a broken connection even to those who asked for nothing, again and again.
 Rule 3: the end of one direction is passed on after everything that was read before it; the connection ends when both have ended, or at
         the first error.
-Rule 4: once one side has ended, the connection ends within ``END_SECONDS``, whatever the other side does. No protocol that is relayed
-        uses half a connection for longer, and a peer that never closes would keep both sockets (decision 0150).
+Rule 4: once one side has ended, the connection ends ``END_SECONDS`` after the client last took a byte, and ``ENDING_SECONDS_MAX`` after that end at the
+        latest. A client may send its end and wait for a long answer; a peer that never closes would keep both sockets (decision 0150).
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ READ_BYTES: Final = 256 * 1024
 """Of one read, and so the most that waits in one direction of a connection."""
 STOP_SECONDS_MAX: Final = 2.0
 END_SECONDS: Final = 5.0
-"""After one side has ended: how long the other may take to read what was passed on and to end too."""
+"""After one side has ended: how long no byte may reach the client."""
+ENDING_SECONDS_MAX: Final = 60.0
+"""After one side has ended, while bytes reach the client: a client that takes few at a time would keep its place."""
 SWEEP_SECONDS: Final = 1.0
 """Between two looks at connections that end or do not take their bytes; without such connections there are none."""
 
@@ -83,7 +85,9 @@ class Pipe:
         self.ended = ended
         self.is_closed = False
         self.ends_at: float | None = None
-        """When it is closed at the latest; None: neither side has ended."""
+        """When it is closed if the client takes nothing until then; None: neither side has ended."""
+        self.ends_by = 0.0
+        """When it is closed at the latest."""
 
     def client_bytes(self) -> int | None:
         """How much the client has sent, as the system counts it; None: it does not tell. Any thread may ask."""
@@ -107,7 +111,7 @@ class Pipes:
         self._clock = clock
         self._sweep_at = 0.0
         self._ending: dict[Pipe, None] = {}
-        """One side has ended; the first of them ends first."""
+        """One side has ended."""
         self._stalled: dict[Pipe, None] = {}
         """A side does not take what the other sent, and so the other is not read and its end not seen."""
         self._requests: deque[Callable[[], None]] = deque()
@@ -228,6 +232,8 @@ class Pipes:
         except OSError:
             self._close(side.pipe)
             return
+        if other.has_ended and sent:
+            self._moved(other)
         if sent < count:
             other.unwritten = bytes(self._view[sent:count])
             self._settle(side.pipe)
@@ -242,6 +248,7 @@ class Pipes:
     def _flush(self, side: _Side) -> None:
         try:
             side.unwritten = side.unwritten[side.send(side.unwritten) :]
+            self._moved(side)
         except BlockingIOError:
             pass
         except OSError:
@@ -283,8 +290,15 @@ class Pipes:
 
     def _end_soon(self, pipe: Pipe) -> None:
         if pipe.ends_at is None:
-            pipe.ends_at = self._clock() + END_SECONDS
+            now = self._clock()
+            pipe.ends_at, pipe.ends_by = now + END_SECONDS, now + ENDING_SECONDS_MAX
             self._ending[pipe] = None
+
+    def _moved(self, side: _Side) -> None:
+        """A side took bytes. If the connection is ending, those that the client takes give it more time; what it sends does not."""
+        pipe = side.pipe
+        if pipe.ends_at is not None and side is pipe.near:
+            pipe.ends_at = min(self._clock() + END_SECONDS, pipe.ends_by)
 
     def _sweep(self) -> None:
         """Close what had its time to end, and see whether a side that is not read has ended."""
@@ -295,10 +309,7 @@ class Pipes:
         for pipe in self._stalled:
             if any(not side.mask & _READ and _has_ended(side.sock) for side in (pipe.near, pipe.far)):
                 self._end_soon(pipe)
-        while self._ending:
-            pipe = next(iter(self._ending))
-            if pipe.ends_at is None or pipe.ends_at > now:
-                return
+        for pipe in [pipe for pipe in self._ending if pipe.ends_at is not None and pipe.ends_at <= now]:
             self._close(pipe)
 
     def _begin(self, pipe: Pipe) -> None:

@@ -11,7 +11,14 @@ from typing import cast
 import pytest
 
 from pairbus.server.cluster import pipes as module
-from pairbus.server.cluster.pipes import END_SECONDS, READ_BYTES, SWEEP_SECONDS, Pipe, Pipes
+from pairbus.server.cluster.pipes import (
+    END_SECONDS,
+    ENDING_SECONDS_MAX,
+    READ_BYTES,
+    SWEEP_SECONDS,
+    Pipe,
+    Pipes,
+)
 from pairbus.server.cluster.quiet import QUIET_BYTES, QUIET_SECONDS, Quiet
 
 
@@ -160,6 +167,51 @@ def test_bytes_of_a_peer_do_not_give_it_more_time(world: World) -> None:
             world.reads(near)
             world.passes(SWEEP_SECONDS)
     assert pipe.is_closed
+
+
+def still_answers(world: World, far: FalseSocket, seconds: float) -> None:
+    """The owner sends a piece at each look."""
+    until = world.now + seconds
+    while world.now < until and not far.is_closed:
+        far.incoming = [b"x"]
+        world.reads(far)
+        world.passes(SWEEP_SECONDS)
+
+
+def test_an_answer_to_a_client_that_has_ended_goes_on_while_bytes_reach_it(world: World) -> None:
+    near, far, pipe = world.connection()
+    near.incoming = [b"request", b""]
+    world.reads(near)
+    still_answers(world, far, 4 * END_SECONDS)
+    assert not pipe.is_closed
+    assert near.taken == b"x" * int(4 * END_SECONDS / SWEEP_SECONDS)
+    world.passes(END_SECONDS + SWEEP_SECONDS)
+    assert world.ended == [pipe], "nothing moved for this time"
+    assert not world.watched()
+
+
+def test_a_connection_that_ends_does_not_end_for_ever(world: World) -> None:
+    near, far, pipe = world.connection()
+    near.incoming = [b""]
+    world.reads(near)
+    still_answers(world, far, ENDING_SECONDS_MAX - SWEEP_SECONDS)
+    assert not pipe.is_closed
+    still_answers(world, far, 2 * SWEEP_SECONDS)
+    assert pipe.is_closed
+
+
+def test_a_slow_client_has_time_for_what_the_owner_sent_while_it_takes_some(world: World) -> None:
+    near, far, pipe = world.connection()
+    near.room = 0
+    far.incoming = [b"0123456789", b""]
+    world.reads(far)
+    far.has_gone = True
+    world.passes(SWEEP_SECONDS)
+    for _ in range(10):
+        near.room = 1
+        world.pipes._flush(pipe.near)
+        world.passes(END_SECONDS - 1)
+    assert near.taken == b"0123456789"
 
 
 def test_a_side_that_ends_in_time_is_closed_at_once(world: World) -> None:
