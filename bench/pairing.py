@@ -1,7 +1,8 @@
 """What pairing costs and how fast it reacts, as ratios from one run.
 
-1. A healthy paired send beside a plain send of the official SDK, interleaved (target: at most 1.02). A second plain sender
-   takes part, so that one sees how far a ratio is from 1 by chance.
+1. A healthy paired send beside a plain send of the official SDK, interleaved (target: at most 1.02): by one caller of the synchronous
+   client, by one of the asynchronous client, and by many coroutines that share one paired sender. Coroutines of the SDK have a sender
+   each, as it demands. A second plain sender takes part, so that one sees how far a ratio is from 1 by chance.
 2. The in-process drain beside what the official SDK can do with receive + send + complete (target: at least 0.8).
 3. From the kill of the primary to the first parked message, beyond the failover interval.
 4. From the primary's recovery to failback, beyond the ping interval.
@@ -44,6 +45,9 @@ PLAIN: Final = "plain"
 CHUNK: Final = 10
 PAGE: Final = 100
 WARM_UP: Final = 20
+COROUTINES: Final = 100
+"""Coroutines that share one paired sender. One round is as long as several of one caller."""
+COROUTINE_ROUNDS: Final = 4
 DRAIN_ROUNDS: Final = 5
 BODY: Final = b"x" * 1024
 FAILOVER_S: Final = 1.0
@@ -69,6 +73,13 @@ class Healthy:
     ratio: float
     control_ratio: float
     """That of a second plain sender beside the first: how far a ratio is from 1 by chance in this run."""
+
+    def line(self, what: str) -> str:
+        """For people."""
+        return (
+            f"healthy send, {what}: plain SDK {self.plain_ms:.3f} ms, paired {self.paired_ms:.3f} ms, "
+            f"ratio {self.ratio:.3f} (target <= {HEALTHY_RATIO_MAX}; plain beside plain {self.control_ratio:.3f})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +127,20 @@ class Pairing:
     """Everything, from one run on one pair."""
 
     healthy: Healthy
+    healthy_aio: Healthy
+    healthy_coroutines: Healthy
     drain: Drain
     reaction: Reaction
     spool: Spool
 
     def lines(self) -> list[str]:
         """For people."""
-        healthy, drain, reaction = self.healthy, self.drain, self.reaction
-        lines = []
-        lines.append(
-            f"healthy send: plain SDK {healthy.plain_ms:.3f} ms, paired {healthy.paired_ms:.3f} ms, "
-            f"ratio {healthy.ratio:.3f} (target <= {HEALTHY_RATIO_MAX}; "
-            f"plain beside plain {healthy.control_ratio:.3f})"
-        )
+        drain, reaction = self.drain, self.reaction
+        lines = [
+            self.healthy.line("one caller"),
+            self.healthy_aio.line("one coroutine"),
+            self.healthy_coroutines.line(f"{COROUTINES} coroutines"),
+        ]
         lines.append(
             f"drain: plain SDK {drain.sdk_per_s:.0f}/s, syphon {drain.syphon_per_s:.0f}/s, "
             f"ratio {drain.ratio:.2f} (target >= {DRAIN_RATIO_MIN})"
@@ -162,12 +174,14 @@ def pairing(rounds: int, messages: int, state: Path) -> Pairing:
         pair.secondary.create_queue(PLAIN)
         progress("healthy sends, in turns with the plain SDK")
         healthy = _healthy(pair, rounds, state)
+        healthy_aio = asyncio.run(_healthy_aio(pair, rounds))
+        healthy_coroutines = asyncio.run(_healthy_coroutines(pair, max(1, rounds // COROUTINE_ROUNDS)))
         progress("the drain, in turns with the plain SDK")
         drained = _drain(pair, messages, state)
         progress("a kill, a failover, a return")
         reaction = _reaction(pair, state)
         progress("sends into the spool, in turns with the plain SDK")
-        return Pairing(healthy, drained, reaction, spool(pair, state))
+        return Pairing(healthy, healthy_aio, healthy_coroutines, drained, reaction, spool(pair, state))
 
 
 def spool(pair: Pair, state: Path) -> Spool:
@@ -260,11 +274,11 @@ async def _spool_coroutines(strings: tuple[str, str], directory: Path) -> float:
         return await _coroutine_rate([client.get_queue_sender(QUEUE)] * SPOOL_COROUTINES)
 
 
-async def _coroutine_rate(senders: list[Any]) -> float:
-    """Sends a second, by one coroutine for each sender."""
+async def _coroutine_rate(senders: list[Any], each: int = SPOOL_EACH) -> float:
+    """Sends a second, by one coroutine for each sender, which sends ``each`` messages."""
     different = {id(sender): sender for sender in senders}.values()
     await asyncio.gather(*(sender.send_messages(ServiceBusMessage(BODY)) for sender in different))
-    loads = [[ServiceBusMessage(BODY) for _ in range(SPOOL_EACH)] for _ in senders]
+    loads = [[ServiceBusMessage(BODY) for _ in range(each)] for _ in senders]
 
     async def work(sender: Any, load: list[ServiceBusMessage]) -> None:
         for message in load:
@@ -272,7 +286,7 @@ async def _coroutine_rate(senders: list[Any]) -> float:
 
     begun = time.perf_counter()
     await asyncio.gather(*(work(sender, load) for sender, load in zip(senders, loads, strict=True)))
-    return len(senders) * SPOOL_EACH / (time.perf_counter() - begun)
+    return len(senders) * each / (time.perf_counter() - begun)
 
 
 def _spool_options(directory: Path) -> SendAvailabilityOptions:
@@ -301,6 +315,13 @@ def _paired(pair: Pair, state: Path, **changes: Any) -> PairedServiceBusClient:
     return client
 
 
+def _paired_aio(pair: Pair) -> AsyncPaired:
+    options = SendAvailabilityOptions(backlog_queue_count=4, failover_interval=timedelta(seconds=FAILOVER_S))
+    return AsyncPaired.from_connection_strings(
+        pair.primary.connection_string, pair.secondary.connection_string, options=options, retry_total=0
+    )
+
+
 def _healthy(pair: Pair, rounds: int, state: Path) -> Healthy:
     """Chunks of plain and paired sends take turns, so that foreign load meets both alike."""
     with (
@@ -319,6 +340,57 @@ def _healthy(pair: Pair, rounds: int, state: Path) -> Healthy:
         for turn in range(rounds):
             for name, sender in orders[turn % len(orders)]:
                 times[name].append(_send(sender, CHUNK))
+    return _compared(times)
+
+
+async def _healthy_aio(pair: Pair, rounds: int) -> Healthy:
+    """The same with the asynchronous clients."""
+    primary = pair.primary.connection_string
+    async with (
+        AsyncClient.from_connection_string(primary) as plain_client,
+        AsyncClient.from_connection_string(primary) as other_client,
+        _paired_aio(pair) as client,
+        plain_client.get_queue_sender(QUEUE) as plain,
+        other_client.get_queue_sender(QUEUE) as other,
+        client.get_queue_sender(QUEUE) as ours,
+    ):
+        senders: list[tuple[str, Any]] = [("plain", plain), ("other", other), ("paired", ours)]
+        for _, sender in senders:
+            await _send_aio(sender, WARM_UP)
+        times: dict[str, list[float]] = {name: [] for name, _ in senders}
+        orders = list(permutations(senders))
+        for turn in range(rounds):
+            for name, sender in orders[turn % len(orders)]:
+                times[name].append(await _send_aio(sender, CHUNK))
+    return _compared(times)
+
+
+async def _healthy_coroutines(pair: Pair, rounds: int) -> Healthy:
+    """Many coroutines, with one paired sender for all and with a sender of the SDK for each."""
+    primary = pair.primary.connection_string
+    async with (
+        AsyncClient.from_connection_string(primary) as plain_client,
+        AsyncClient.from_connection_string(primary) as other_client,
+        _paired_aio(pair) as client,
+        client.get_queue_sender(QUEUE) as ours,
+    ):
+        senders: list[tuple[str, list[Any]]] = [
+            ("plain", [plain_client.get_queue_sender(QUEUE) for _ in range(COROUTINES)]),
+            ("other", [other_client.get_queue_sender(QUEUE) for _ in range(COROUTINES)]),
+            ("paired", [ours] * COROUTINES),
+        ]
+        times: dict[str, list[float]] = {name: [] for name, _ in senders}
+        orders = list(permutations(senders))
+        for turn in range(-1, rounds):
+            for name, several in orders[turn % len(orders)]:
+                took = 1 / await _coroutine_rate(several, CHUNK)
+                if turn >= 0:
+                    times[name].append(took)
+        await asyncio.gather(*(sender.close() for _, several in senders for sender in set(several)))
+    return _compared(times)
+
+
+def _compared(times: dict[str, list[float]]) -> Healthy:
     # Neighbours in time are compared with each other; the median leaves out the turns that a foreign load hit.
     return Healthy(
         statistics.median(times["plain"]) * 1000,
@@ -337,6 +409,14 @@ def _send(sender: Any, count: int) -> float:
     begun = time.perf_counter()
     for message in messages:
         sender.send_messages(message)
+    return (time.perf_counter() - begun) / count
+
+
+async def _send_aio(sender: Any, count: int) -> float:
+    messages = [ServiceBusMessage(BODY) for _ in range(count)]
+    begun = time.perf_counter()
+    for message in messages:
+        await sender.send_messages(message)
     return (time.perf_counter() - begun) / count
 
 

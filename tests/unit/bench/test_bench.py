@@ -61,12 +61,16 @@ async def test_the_proxy_adds_its_distance_and_changes_nothing() -> None:
 def test_figures_of_pairing_name_their_targets() -> None:
     result = Pairing(
         Healthy(1.0, 1.01, 1.01, 1.0),
+        Healthy(1.0, 1.015, 1.015, 1.0),
+        Healthy(1.0, 0.6, 0.6, 1.0),
         Drain(100, 90, 0.9),
         Reaction(1.5, 0.5, 1.2, 0.2),
         Spool(Rates(1_500, 2_000, 2_500), Rates(300, 3_000, 10_500), 7.0, Rates(0.2, 1.5, 4.2)),
     )
 
     assert "ratio 1.010 (target <= 1.02; plain beside plain 1.000)" in result.lines()[0]
+    assert "one coroutine: plain SDK 1.000 ms, paired 1.015 ms, ratio 1.015" in result.lines()[1]
+    assert "100 coroutines: plain SDK 1.000 ms, paired 0.600 ms, ratio 0.600" in result.lines()[2]
     assert "ratio 7.0 (target >= 5)" in result.lines()[-1]
     assert "one 300/s and 1500/s, ratio 0.2" in result.lines()[-1]
 
