@@ -132,6 +132,17 @@ def end_retries(sender: Any, is_over: Callable[[], bool]) -> None:
     sender._handle_exception = handle
 
 
+def watch_pauses(sender: Any, ended: Callable[[], None]) -> None:
+    """Call ``ended`` after each pause that a synchronous sender makes before it tries again. An error of it ends the attempts."""
+    original = sender._backoff
+
+    def pause(*given: Any, **named: Any) -> None:
+        original(*given, **named)
+        ended()
+
+    sender._backoff = pause
+
+
 def share(sender: Any, send: Any) -> Any:
     """Let ``send`` stand where the SDK attempts to send a message. Returns what the SDK does there."""
     original, sender._send = sender._send, send
@@ -182,26 +193,30 @@ def _read_on(handler: Any, name: str) -> None:
     setattr(handler, name, read_later if inspect.iscoroutinefunction(is_ready) else read)
 
 
-def share_closing(sender: Any, let_go: Callable[[], None]) -> None:
-    """Let ``let_go`` stand where a synchronous sender closes its connection."""
+def share_closing(sender: Any, let_go: Callable[[], object]) -> None:
+    """Let ``let_go`` stand where the SDK closes the connection of a sender."""
     sender._close_handler = let_go
 
 
-def share_opening(sender: Any, open_: Any, let_go: Any) -> Any:
-    """Let ``open_`` and ``let_go`` stand where the SDK opens and closes its connection. Returns how it opens."""
-    original, sender._open, sender._close_handler = sender._open, open_, let_go
+def share_opening(sender: Any, open_: Any) -> Any:
+    """Let ``open_`` stand where the SDK opens its connection: it is called when there is none. Returns how the SDK opens it."""
+    original = sender._open
+
+    async def open_later(timeout: float | None = None) -> None:  # noqa: ASYNC109 - the SDK's shape
+        if not sender._running:
+            await open_(timeout)
+
+    def open_now(timeout: float | None = None) -> None:
+        if not sender._running:
+            open_(timeout)
+
+    sender._open = open_later if inspect.iscoroutinefunction(original) else open_now
     return original
 
 
 def is_open(sender: Any) -> bool:
     """Whether a sender has a connection that it would use."""
     return sender._running  # type: ignore[no-any-return]
-
-
-def ensure_open(sender: Any, seconds: float | None) -> None:
-    """Open a synchronous sender if it is not open: one attempt."""
-    if not sender._running:
-        sender._open(seconds)
 
 
 def connection_of(sender: Any) -> Any:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -339,12 +338,20 @@ def test_a_link_that_is_closed_ends_the_sdks_attempts_without_a_traceback_in_its
     assert caplog.records == []
 
 
-async def test_a_time_limit_ends_in_the_sdks_own_error() -> None:
-    class Silent:
-        async def send_messages(self, *given: object, **options: object) -> None:
-            await asyncio.Event().wait()
+class SilentSender:
+    """As much of the official sender as its link uses. It answers nobody."""
 
-    link: Any = SimpleNamespace(sender=Silent())
+    _amqp_transport = _send = _open = _close_handler = _handle_exception = None
+
+    async def send_messages(self, message: object, **options: object) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_time_limit_ends_in_the_sdks_own_error() -> None:
+    link = AsyncioLink(SilentSender(), lambda: True)
     with pytest.raises(OperationTimeoutError, match="did not end in time") as caught:
-        await AsyncioLink.send(link, "message", 0.005, 0.01)
+        await link.send("message", 0.005, 0.01)
     assert isinstance(caught.value.__cause__, TimeoutError)

@@ -15,23 +15,38 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing.runtime import thread_runtime as runtime
-from pairbus.pairing.runtime.attempts import LinkClosed
+from pairbus.pairing.runtime.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
 from pairbus.sdk import handlers
 
 WAIT_SECONDS = 10.0
 
 
-def link(limits: runtime.Limits, send_messages: Any = None) -> ThreadLink:
+def link(limits: runtime.Limits, send_messages: Any = None, pause: Any = None) -> ThreadLink:
     sender = SimpleNamespace(
         send_messages=send_messages,
         _send=None,
         _handler=None,
         _running=True,
+        _open=None,
+        _backoff=pause,
         _close_handler=lambda: None,
         _handle_exception=lambda error: error,
     )
     return ThreadLink(sender, limits, lambda: True)
+
+
+class Turn:
+    """A lock that is given back when somebody begins to wait for it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self.release = lock.release
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if blocking:
+            self._lock.release()
+        return self._lock.acquire(blocking, timeout if blocking else -1)
 
 
 def test_a_coroutine_that_would_wait_for_an_event_loop_is_a_mistake() -> None:
@@ -103,6 +118,86 @@ def test_a_plain_send_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) 
     subject = link(runtime.Limits(), send_messages)
     with pytest.raises(ConnectionError):
         runtime.run(subject.send("message", 0.01, 0.01))
+
+
+def test_who_waits_for_the_link_while_its_entity_fails_over_does_not_use_it() -> None:
+    sent: list[str] = []
+    subject = link(runtime.Limits(), lambda message, **options: sent.append(message))
+    subject._is_wanted = lambda: False
+    turn = subject.turn
+    turn.acquire()
+    subject.turn = Turn(turn)  # type: ignore[assignment]  # as much of a lock as the link uses
+    failed = subject.try_to_send("message", WAIT_SECONDS, WAIT_SECONDS)
+
+    assert failed is not None
+    assert type(failed.error) is NotWanted
+    assert sent == []
+    assert not turn.locked(), "the next one may have the turn"
+
+
+@pytest.mark.parametrize("happens", ["failed over", "closed"])
+def test_the_sdk_does_not_try_again_what_became_of_no_use_in_its_pause(happens: str) -> None:
+    attempts: list[str] = []
+
+    def send_messages(message: str, **options: Any) -> None:
+        while True:
+            attempts.append(message)
+            subject.sender._handle_exception(ConnectionError())
+            subject.sender._backoff(retried_times=1)
+
+    def pause(**details: Any) -> None:
+        if len(attempts) == 2 and happens == "failed over":
+            subject._is_wanted = lambda: False
+        elif len(attempts) == 2:
+            subject.is_closed = True
+
+    subject = link(runtime.Limits(), send_messages, pause)
+    subject.sender.close = lambda: None
+    failed = subject.try_to_send("message", WAIT_SECONDS, WAIT_SECONDS)
+
+    assert failed is not None
+    assert type(failed.error) is (NotWanted if happens == "failed over" else LinkClosed)
+    assert attempts == ["message"] * 2
+
+
+@pytest.mark.promise("P5")
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_message_has_left_only_when_its_link_was_open(opens: bool) -> None:
+    def open_(timeout: float | None) -> None:
+        subject.sender._running = opens
+        if not opens:
+            raise ConnectionRefusedError
+
+    def send_messages(message: str, **options: Any) -> None:
+        subject.sender._open(1.0)
+        raise ConnectionResetError
+
+    subject = link(runtime.Limits(), send_messages)
+    subject._sdk_open = open_
+    subject.sender._running = False
+    failed = subject.try_to_send("message", WAIT_SECONDS, WAIT_SECONDS)
+
+    assert failed is not None
+    assert failed.attempts.is_sent is opens
+
+
+@pytest.mark.promise("P5")
+def test_a_request_that_has_left_stays_so_when_the_sdk_opens_its_link_again() -> None:
+    attempts = Attempts()
+
+    def request() -> None:
+        subject.sender._running = False
+        subject.sender._open(1.0)
+        raise ConnectionResetError
+
+    subject = link(runtime.Limits())
+    subject.sender._open_with_retry = lambda: None
+    subject._sdk_open = lambda timeout: None
+    current_attempts.set(attempts)
+    with pytest.raises(ConnectionResetError):
+        runtime.run(subject.call(request, WAIT_SECONDS))
+
+    assert attempts.is_sent
 
 
 def test_a_send_that_fails_does_not_wait_for_the_end_of_its_connection() -> None:

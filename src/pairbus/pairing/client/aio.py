@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from pairbus.pairing.client.client import CLOSE_SECONDS_DEFAULT, PairedClient, on_primary
-from pairbus.pairing.client.sender import Message, Messages, SenderCore, warn_unsupported
+from pairbus.pairing.client.sender import GRACE_SECONDS, Message, Messages, SenderCore, warn_unsupported
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 
 if TYPE_CHECKING:
@@ -35,7 +35,16 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         """Send a message, an iterable of messages or a batch. See ``pairbus.PairedSender.send_messages``."""
         if options:
             warn_unsupported(options)
-        await self._do_send(message, timeout)
+        failed = None
+        link = self._direct(message, timeout)
+        if link is not None:
+            seconds = self._direct_seconds
+            failed = await link.try_to_send(message, seconds, seconds + GRACE_SECONDS)
+            if failed is None:
+                self._tally.sends += 1
+                self._accepted(1)
+                return
+        await self._do_send(message, timeout, failed)
 
     async def schedule_messages(
         self,

@@ -45,10 +45,12 @@ class Send(Attempts):
         count: How many messages that is.
         begun_ms: When the send began, on the steady clock.
         timeout: Seconds that the caller gives it; None: the default.
-        due: When the messages are to be enqueued; None: at once.
-        is_scheduled: Whether the caller schedules the messages, and wants handles. The SDK takes None as a time, too.
     """
 
+    is_scheduled = False
+    """Whether the caller schedules the messages, and wants handles."""
+    due: datetime.datetime | None = None
+    """When the messages are to be enqueued; None: at once. The SDK takes None as a time, too."""
     flow: SendFlow | None = None
     """The decisions of this send. None while its entity is healthy and has not failed it."""
     left: list[int] | None = None
@@ -68,16 +70,11 @@ class Send(Attempts):
         count: int,
         begun_ms: int,
         timeout: float | None,
-        due: datetime.datetime | None = None,
-        *,
-        is_scheduled: bool = False,
     ) -> None:
         self.message = message
         self.count = count
         self.timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
         self.deadline_ms = begun_ms + self.timeout_ms
-        self.due = due
-        self.is_scheduled = is_scheduled
 
     def originals(self, batch_limit: int) -> list[bytes]:
         """The bytes that the SDK would send, message by message. Raises what the SDK would raise.

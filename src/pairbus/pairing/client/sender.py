@@ -10,7 +10,7 @@ import datetime
 import time
 import warnings
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +45,7 @@ from pairbus.pairing.rules.flow import (
     first_attempt_ms,
 )
 from pairbus.pairing.rules.health import Health
-from pairbus.pairing.runtime.attempts import LinkClosed, NotWanted, current_attempts, notice
+from pairbus.pairing.runtime.attempts import Failed, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.scheduled import split_handles, tell_cancelled
 from pairbus.sdk import handlers, message_bytes
 from pairbus.sdk.failures import Failure, classify, is_refusal, shown
@@ -101,8 +101,8 @@ class SenderCore:
         self._is_topic = is_topic
         self._choice = Choice()
         self._order = self._state.order
-        self._first_seconds = 0.0
-        """Time of the first attempt of a send that came without a timeout; 0: not known yet."""
+        self._direct_seconds = 0.0
+        """Time of the first attempt of a send that came without a timeout; 0: not known yet, or the flow must be asked."""
         self._primary: Link | None = None
         self._backlog: dict[str, Link] = {}
         self._is_closed = False
@@ -122,21 +122,39 @@ class SenderCore:
 
     # --- what the public methods do ---------------------------------------------------------------
 
-    def _do_send(self, message: Messages, timeout: float | None) -> Coroutine[Any, Any, None]:
-        """What brings a message to its end. Not a coroutine itself: each one costs every send."""
-        if self._is_closed or self._client._is_ended:
+    def _direct(self, message: Messages, timeout: float | None) -> Any:
+        """The link for a send that nothing keeps from going straight to the primary; None: leave it to ``_do_send``.
+
+        The public methods make this attempt themselves: each function, coroutine and object between them and the SDK costs every
+        healthy send. After a send the caches of the processor are cold, and it costs several times what it costs in a loop.
+        """
+        health = self._health
+        is_direct = (
+            timeout is None
+            and health.state is Health.HEALTHY
+            and not health.is_spooling
+            and not self._order.is_busy
+            and not self._is_closed
+            and not self._client._is_ended
+            and self._direct_seconds
+            and type(message) is ServiceBusMessage
+            and message_bytes.has_message_id(message)
+        )
+        return self._primary if is_direct else None
+
+    async def _do_send(self, message: Messages, timeout: float | None, failed: Failed | None = None) -> None:
+        """Bring a message to its end. ``failed``: the attempt that its caller has made (``_direct``)."""
+        if failed is None:
             self._check_live()
-        # The usual message is seen first: a healthy send should cost what it costs without us.
-        if type(message) is ServiceBusMessage and message_bytes.has_message_id(message):
-            prepared: Any = message
-            count = 1
-        else:
-            prepared, count = prepared_for_sending(message)
-            if count == 0:
-                return _nothing()
-        if timeout is not None:
-            _check_timeout(timeout)
-        return self._deliver(Send(prepared, count, self._state.clock(), timeout))
+        prepared, count = prepared_for_sending(message)
+        if count == 0:
+            return
+        _check_timeout(timeout)
+        send = Send(prepared, count, self._state.clock(), timeout)
+        if failed is not None:
+            send.deadline_ms -= int(failed.seconds * 1000)
+            send.is_sent, send.is_in_doubt = failed.attempts.is_sent, failed.attempts.is_in_doubt
+        await self._deliver(send, failed)
 
     async def _do_schedule(
         self, messages: Message | Iterable[Message], due: datetime.datetime, timeout: float | None
@@ -148,7 +166,8 @@ class SenderCore:
             return []
         is_single = isinstance(prepared, ServiceBusMessage | AmqpAnnotatedMessage)
         copies = [scheduled_for(single, due) for single in ([prepared] if is_single else prepared)]
-        send = Send(copies, count, self._state.clock(), timeout, due, is_scheduled=True)
+        send = Send(copies, count, self._state.clock(), timeout)
+        send.is_scheduled, send.due = True, due
         await self._deliver(send)
         if send.handles is not None:
             return send.handles
@@ -249,36 +268,22 @@ class SenderCore:
 
     # --- one send ---------------------------------------------------------------------------------
 
-    async def _deliver(self, send: Send) -> None:
-        """Bring one send to its end, and count what became of its messages (P45)."""
+    async def _deliver(self, send: Send, failed: Failed | None = None) -> None:
+        """Bring one send to its end, and count what became of its messages (P45). ``failed``: the attempt it has had."""
         self._tally.sends += send.count
         current_attempts.set(send)
+        health = self._health
+        was_healthy = health.is_healthy
         try:
-            # The usual case stands here in one piece. After a send the caches of the processor are cold, and each
-            # function that it goes through costs several times what it costs in a loop.
-            health = self._health
-            before = health.state
-            if health.is_spooling and self._may_spool and await self._joins_spool(send):
-                return
-            if before is Health.HEALTHY and not send.is_scheduled and not self._order.is_busy:
-                seconds = self._first_seconds
-                if not seconds or send.timeout_ms != TIMEOUT_MS_DEFAULT:
-                    seconds = self._first_attempt_seconds(send.timeout_ms)
-                link = self._primary
-                if link is not None and seconds:
-                    try:
-                        await link.send(send.message, seconds, seconds + GRACE_SECONDS)
-                    except Exception as error:  # noqa: BLE001 - every error is judged by the flow
-                        self._primary_failed(send, error)
-                    else:
-                        self._tally.to_primary += send.count
-                        if health.state is Health.HEALTHY:
-                            health.has_accepted = True
-                        else:
-                            self._has_recovered()
-                        return
-                elif seconds and await self._try_primary(send, seconds, seconds + GRACE_SECONDS):
+            if failed is not None:
+                self._primary_failed(send, failed.error)
+            else:
+                if health.is_spooling and self._may_spool and await self._joins_spool(send):
                     return
+                if was_healthy and not send.is_scheduled and not self._order.is_busy:
+                    seconds = self._first_attempt_seconds(send.timeout_ms)
+                    if seconds and await self._try_primary(send, seconds, seconds + GRACE_SECONDS):
+                        return
             await self._take_steps(send)
         except BaseException as error:
             left = send.count if send.left is None else len(send.left)
@@ -299,13 +304,18 @@ class SenderCore:
             return timeout_ms / 1000
         seconds = first_attempt_ms(timeout_ms, interval_ms, holds_while_suspect=self._holds) / 1000
         if timeout_ms == TIMEOUT_MS_DEFAULT:
-            self._first_seconds = seconds
+            self._direct_seconds = seconds
         return seconds
 
-    def _has_recovered(self) -> None:
-        """The primary accepted a send, although the entity is not healthy."""
-        with self._state.lock:
-            self._state.apply(self._health, self._health.send_succeeded(self._state.clock()))
+    def _accepted(self, count: int) -> None:
+        """The primary has accepted so many messages."""
+        self._tally.to_primary += count
+        health = self._health
+        if health.state is Health.HEALTHY:
+            health.has_accepted = True
+        else:
+            with self._state.lock:
+                self._state.apply(health, health.send_succeeded(self._state.clock()))
 
     async def _take_steps(self, send: Send) -> None:
         """Ask the flow what to do, do it, report, until a namespace has the messages or the flow gives up."""
@@ -353,23 +363,20 @@ class SenderCore:
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             failure = error
         else:
-            self._tally.to_primary += send.count
             if send.flow is not None and send.flow.order is not None:
                 with self._state.lock:
                     send.flow.order.went_direct()
-            health = self._health
-            if health.is_healthy:
-                health.has_accepted = True
-            else:
-                self._has_recovered()
+            self._accepted(send.count)
             return True
         self._primary_failed(send, failure)
         return False
 
-    def _primary_failed(self, send: Send, error: Exception) -> None:
+    def _primary_failed(self, send: Send, error: BaseException) -> None:
         """The primary refused, or did not answer. Raises the error when it does not concern the pairing."""
         if isinstance(error, NotWanted):
             return
+        if not isinstance(error, Exception):
+            raise error
         # The SDK raises the error of its last attempt only; one before may have stored the message (P5).
         is_in_doubt = send.failed(error)
         self._raise_if_closed(error)
@@ -531,7 +538,6 @@ class SenderCore:
                 sender = make(self.entity_name, **self._options)
                 if self._state.is_paired and (self._holds or not self._state.failover_interval_ms):
                     handlers.bound_retries(sender, PRIMARY_RETRIES_MAX, PRIMARY_BACKOFF_SECONDS_MAX)
-                handlers.watch_attempts(sender, notice)
                 self._primary = self._runtime.link(sender, self._health.may_send)
                 self._client._links.add(self._primary)
             return self._primary
@@ -543,8 +549,7 @@ class SenderCore:
                 self._check_live()
                 sender = self._client.secondary.get_queue_sender(queue)
                 handlers.set_retries(sender, BACKLOG_RETRIES)
-                handlers.watch_attempts(sender, notice, is_refusal)
-                link = self._backlog[queue] = self._runtime.link(sender, lambda: True)
+                link = self._backlog[queue] = self._runtime.link(sender, lambda: True, is_refusal)
                 self._client._links.add(link)
             return link
 
@@ -583,10 +588,6 @@ async def close_link(runtime: Runtime, link: Link) -> None:
             await link.close()
     except Exception:  # noqa: BLE001 - its peer may be gone, and it is given up either way
         return
-
-
-async def _nothing() -> None:
-    """An empty send."""
 
 
 def warn_unsupported(options: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from azure.servicebus import ServiceBusClient, ServiceBusSender
 
 from pairbus.pairing.client.client import CLOSE_SECONDS_DEFAULT, PairedClient, on_primary
-from pairbus.pairing.client.sender import Message, Messages, SenderCore, warn_unsupported
+from pairbus.pairing.client.sender import GRACE_SECONDS, Message, Messages, SenderCore, warn_unsupported
 from pairbus.pairing.runtime.thread_runtime import ThreadRuntime, run
 
 if TYPE_CHECKING:
@@ -48,7 +48,16 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         """
         if options:
             warn_unsupported(options)
-        run(self._do_send(message, timeout))
+        failed = None
+        link = self._direct(message, timeout)
+        if link is not None:
+            seconds = self._direct_seconds
+            failed = link.try_to_send(message, seconds, seconds + GRACE_SECONDS)
+            if failed is None:
+                self._tally.sends += 1
+                self._accepted(1)
+                return
+        run(self._do_send(message, timeout, failed))
 
     def schedule_messages(
         self,

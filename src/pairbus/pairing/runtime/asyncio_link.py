@@ -21,7 +21,8 @@ from typing import Any, Final
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing.outcome import copy_of
-from pairbus.pairing.runtime.attempts import Attempts, LinkClosed, NotWanted, current_attempts
+from pairbus.pairing.runtime.asyncio_limits import Call, Limits
+from pairbus.pairing.runtime.attempts import Attempts, Failed, LinkClosed, NotWanted, current_attempts, notice
 from pairbus.sdk import handlers
 from pairbus.sdk.failures import is_of_the_transport
 
@@ -38,7 +39,7 @@ _OPEN, _SEND, _HOLD = range(3)
 class _Entry:
     """One caller that waits: for an open link, for the answer to its message, or for the link to itself."""
 
-    __slots__ = ("attempts", "delivery", "future", "kind", "message")
+    __slots__ = ("attempts", "delivery", "future", "is_overdue", "kind", "message")
 
     def __init__(self, kind: int, message: Any = None, attempts: Attempts | None = None) -> None:
         self.kind = kind
@@ -46,6 +47,13 @@ class _Entry:
         self.attempts = attempts
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.delivery: Any = None
+        self.is_overdue = False
+
+    def overdue(self) -> None:
+        """Wake the caller: its time is over."""
+        if not self.future.done():
+            self.is_overdue = True
+            self.future.set_result(None)
 
     def done(self, error: BaseException | None = None) -> None:
         """Wake the caller, unless it has given up."""
@@ -61,10 +69,16 @@ class AsyncioLink:
 
     Args:
         sender: The SDK's sender; nobody else may call it.
-        is_wanted: Whether a message should still go this way, asked before each attempt.
+        is_wanted: Whether a message should still go this way, asked before each attempt that does not begin at once.
+        is_final: Errors after which the SDK shall not try again.
     """
 
-    def __init__(self, sender: Any, is_wanted: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        sender: Any,
+        is_wanted: Callable[[], bool],
+        is_final: Callable[[BaseException], bool] | None = None,
+    ) -> None:
         self.sender = sender
         self._is_wanted = is_wanted
         self.is_closed = False
@@ -79,9 +93,12 @@ class AsyncioLink:
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self._limits = Limits()
+        handlers.watch_attempts(sender, notice, is_final)
         handlers.open_quickly(sender)
         self._sdk_send = handlers.share(sender, self._send)
-        self._sdk_open = handlers.share_opening(sender, self._open, self._let_go)
+        self._sdk_open = handlers.share_opening(sender, self._open)
+        handlers.share_closing(sender, self._let_go)
         self._can_pipeline = handlers.can_pipeline(sender)
 
     # --- for pairing.client -----------------------------------------------------------------------
@@ -92,8 +109,26 @@ class AsyncioLink:
         return not (self._is_held or self._waiting or self._flying or self._opening or self._pump)
 
     async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
-        async with _within(cut_seconds, "The send"):
+        failed = await self.try_to_send(message, seconds, cut_seconds, current_attempts.get(None))
+        if failed is not None:
+            raise failed.error
+
+    async def try_to_send(
+        self, message: Any, seconds: float, cut_seconds: float, attempts: Attempts | None = None
+    ) -> Failed | None:
+        call = Call()
+        if attempts is None:
+            current_attempts.set(call)
+        begun = self._limits.begin(call, cut_seconds)
+        try:
             await self.sender.send_messages(message, timeout=seconds)
+        except BaseException as error:  # noqa: BLE001 - the caller judges it
+            took = asyncio.get_running_loop().time() - begun
+            return Failed(call.judged(error), attempts or call, took)
+        finally:
+            self._limits.until.pop(call, None)
+            call.task = None  # which refers to its context, and that to the call
+        return None
 
     async def open(self, seconds: float) -> None:
         async with _within(seconds, "Opening the link"):
@@ -143,13 +178,12 @@ class AsyncioLink:
             self._drop()
             for task in (*tasks, *self._ending):
                 task.cancel()
+            self._limits.stop()
 
     # --- under the SDK's sender -------------------------------------------------------------------
 
     async def _open(self, timeout: float | None = None) -> None:
-        """What the SDK calls before each use."""
-        if handlers.is_open(self.sender):
-            return
+        """What the SDK calls before each use of a sender that is not open."""
         if self._holder is not None and self._holder is asyncio.current_task():
             await self._sdk_open(timeout)
             return
@@ -163,22 +197,32 @@ class AsyncioLink:
     ) -> None:
         """One attempt of the SDK to send a message."""
         attempts = current_attempts.get(None)
+        # Attributes, not ``begin``, ``sending`` and ``is_idle``: what this costs is paid by every send.
         if attempts is not None:
-            attempts.begin()
-        if not self._is_wanted():
+            attempts.is_sent = False
+        is_at_once = last_exception is None and type(attempts) is Call
+        if not is_at_once and not self._is_wanted():
             raise NotWanted
-        if not self.is_idle or not handlers.is_open(self.sender):
+        if (
+            self._is_held
+            or self._waiting
+            or self._flying
+            or self._opening is not None
+            or self._pump is not None
+            or not handlers.is_open(self.sender)
+        ):
             if self._can_pipeline:
                 await self._wait(_Entry(_SEND, message, attempts), timeout)
                 return
-            await self._open(timeout)
+            if not handlers.is_open(self.sender):
+                await self._open(timeout)
             await self._hold(timeout)
             if not self._is_wanted():
                 self._release()
                 raise NotWanted
         self._is_held = True
         if attempts is not None:
-            attempts.sending()
+            attempts.is_sent = True
         try:
             await self._sdk_send(message, timeout=timeout, last_exception=last_exception)
         except ServiceBusError as error:
@@ -190,7 +234,10 @@ class AsyncioLink:
             self._drop()
             raise
         finally:
-            self._release()
+            self._is_held = False
+            self._holder = None
+            if self._waiting:
+                self._advance()
 
     async def _let_go(self) -> None:
         """What the SDK calls to close its connection after an error of one caller, who must not end another's."""
@@ -218,22 +265,21 @@ class AsyncioLink:
             raise LinkClosed
         self._waiting.append(entry)
         self._advance()
+        if timeout is not None:
+            self._limits.begin(entry, timeout)
         try:
-            async with asyncio.timeout(timeout):
-                await entry.future
-        except TimeoutError:
-            if entry.future.done() and not entry.future.cancelled():
-                if entry.future.exception() is None:
-                    return  # it came in the same moment
-                raise
-            self._was_silent(entry)
-            what = "the link" if entry.delivery is None else "its answer"
-            raise OperationTimeoutError(message=f"Timed out waiting for {what}.") from None
+            await entry.future
+            if entry.is_overdue:
+                self._was_silent(entry)
+                what = "the link" if entry.delivery is None else "its answer"
+                raise OperationTimeoutError(message=f"Timed out waiting for {what}.")
         except asyncio.CancelledError:
-            if entry.kind == _HOLD and entry.future.done() and not entry.future.cancelled():
+            is_given = entry.future.done() and not entry.future.cancelled() and not entry.is_overdue
+            if entry.kind == _HOLD and is_given:
                 self._release()
             raise
         finally:
+            self._limits.until.pop(entry, None)
             self._given_up(entry)
 
     def _was_silent(self, entry: _Entry) -> None:

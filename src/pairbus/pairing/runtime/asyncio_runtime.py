@@ -25,8 +25,13 @@ class AsyncioRuntime:
         self._writes: dict[Spool, Writes] = {}
         self._shared: asyncio.Task[None] | None = None
 
-    def link(self, sender: Any, is_wanted: Callable[[], bool]) -> AsyncioLink:
-        return AsyncioLink(sender, is_wanted)
+    def link(
+        self,
+        sender: Any,
+        is_wanted: Callable[[], bool],
+        is_final: Callable[[BaseException], bool] | None = None,
+    ) -> AsyncioLink:
+        return AsyncioLink(sender, is_wanted, is_final)
 
     def notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from azure.servicebus.exceptions import ServiceBusError
 
@@ -31,6 +32,15 @@ class Attempts:
         if self.is_sent and (not isinstance(error, Exception) or classify(error) in IN_DOUBT):
             self.is_in_doubt = True
         return self.is_in_doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A send that was not accepted: why, what is known about its attempts, and how many seconds it took."""
+
+    error: BaseException
+    attempts: Attempts
+    seconds: float
 
 
 current_attempts: ContextVar[Attempts] = ContextVar("pairbus_attempts")

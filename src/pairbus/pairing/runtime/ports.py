@@ -21,6 +21,9 @@ class Link(Protocol):
     async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
         """Send within ``seconds``. The SDK does not keep every one of its timeouts: ``cut_seconds`` ends the call."""
 
+    def try_to_send(self, message: Any, seconds: float, cut_seconds: float) -> Any:
+        """The same; None: it was accepted, else what has failed (``Failed``). On asyncio the result is to be awaited."""
+
     async def open(self, seconds: float) -> None:
         """Open the link if it is not open, with the SDK's own retries."""
 
@@ -37,8 +40,19 @@ class Link(Protocol):
 class Runtime(Protocol):
     """The waiting side of one paired client."""
 
-    def link(self, sender: Any, is_wanted: Callable[[], bool]) -> Link:
-        """A link around ``sender``. ``is_wanted``: whether a message should still go this way, asked at each attempt."""
+    def link(
+        self,
+        sender: Any,
+        is_wanted: Callable[[], bool],
+        is_final: Callable[[BaseException], bool] | None = None,
+    ) -> Link:
+        """A link around ``sender``.
+
+        Args:
+            sender: The SDK's sender; nobody else may call it.
+            is_wanted: Whether a message should still go this way, asked before each attempt that does not begin at once.
+            is_final: Errors after which the SDK shall not try again.
+        """
 
     def notify(self) -> None:
         """Wake everybody who waits for a change."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.pairing.runtime.attempts import LinkClosed, NotWanted, current_attempts
+from pairbus.pairing.runtime.attempts import Attempts, Failed, LinkClosed, NotWanted, current_attempts
 from pairbus.sdk import handlers
 from pairbus.sdk.failures import IN_DOUBT, classify
 
@@ -42,10 +42,17 @@ class ThreadLink:
     Args:
         sender: The SDK's sender; nobody else may call it.
         limits: Cuts off calls that overrun.
-        is_wanted: Whether a message should still go this way, asked before each attempt.
+        is_wanted: Whether a message should still go this way, asked before each attempt that does not begin at once.
+        is_final: Errors after which the SDK shall not try again.
     """
 
-    def __init__(self, sender: Any, limits: Limits, is_wanted: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        sender: Any,
+        limits: Limits,
+        is_wanted: Callable[[], bool],
+        is_final: Callable[[BaseException], bool] | None = None,
+    ) -> None:
         self.sender = sender
         self.until = NEVER
         """When the call in progress is cut off; only the thread that has the turn sets it. An attribute: what it costs is paid
@@ -60,34 +67,63 @@ class ThreadLink:
         self._limits = limits
         self._is_wanted = is_wanted
         self._ending: list[tuple[threading.Thread, Any]] = []
-        self._sdk_send = handlers.share(sender, self._send)
+        self._attempts: Attempts | None = None
+        """Those of the call in progress, or of the last one."""
+        self._is_sending = False
+        """Whether there is a call in progress that sends."""
+        handlers.watch_attempts(sender, self._failed, is_final)
+        handlers.watch_pauses(sender, self._may_try_again)
+        self._sdk_open = handlers.share_opening(sender, self._open)
         handlers.open_quickly(sender)
         handlers.share_closing(sender, self._drop)
         handlers.end_retries(sender, self._is_over)
         limits.add(self)
 
     async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
-        if not self.turn.acquire(blocking=False):
-            begun = time.monotonic()
-            if not self.turn.acquire(timeout=seconds):
-                raise OperationTimeoutError(message="Timed out waiting for the link.")
-            waited = time.monotonic() - begun
-            seconds, cut_seconds = max(0.001, seconds - waited), max(0.001, cut_seconds - waited)
+        failed = self.try_to_send(message, seconds, cut_seconds, current_attempts.get(None))
+        if failed is not None:
+            raise failed.error
+
+    def try_to_send(
+        self, message: Any, seconds: float, cut_seconds: float, attempts: Attempts | None = None
+    ) -> Failed | None:
+        begun = time.monotonic()
+        attempts = attempts or Attempts()
         try:
-            self.until = time.monotonic() + cut_seconds
-            if self._limits.watcher is None:
-                self._limits.start()
-            self.sender.send_messages(message, timeout=seconds)
-        except Exception:
-            raise
-        except BaseException:
-            self._drop()
-            raise
-        finally:
-            self.until = NEVER
+            if not self.turn.acquire(False):
+                seconds = self._wait_for_turn(begun, seconds)
+            try:
+                if self.is_closed:
+                    raise LinkClosed
+                self._attempts = attempts
+                self._is_sending = attempts.is_sent = True
+                self.until = begun + cut_seconds
+                if self._limits.watcher is None:
+                    self._limits.start()
+                self.sender.send_messages(message, timeout=seconds)
+            except Exception:
+                raise
+            except BaseException:
+                self._drop()
+                raise
+            finally:
+                self._is_sending = False
+                self.until = NEVER
+                self.turn.release()
+                if self.is_closed:
+                    self._end_if_free()
+        except BaseException as error:  # noqa: BLE001 - the caller judges it
+            return Failed(error, attempts, time.monotonic() - begun)
+        return None
+
+    def _wait_for_turn(self, begun: float, seconds: float) -> float:
+        """Wait for the turn, and take it. Returns how much of ``seconds`` is left."""
+        if not self.turn.acquire(timeout=seconds):
+            raise OperationTimeoutError(message="Timed out waiting for the link.")
+        if not self._is_wanted():
             self.turn.release()
-            if self.is_closed:
-                self._end_if_free()
+            raise NotWanted
+        return max(0.001, seconds - (time.monotonic() - begun))
 
     async def open(self, seconds: float) -> None:
         with self._held(seconds):
@@ -96,9 +132,8 @@ class ThreadLink:
     async def call(self, work: Callable[..., Any], seconds: float, *given: Any, **options: Any) -> Any:
         with self._held(seconds):
             handlers.open_with_retries(self.sender)
-            attempts = current_attempts.get(None)
-            if attempts is not None:
-                attempts.sending()
+            if self._attempts is not None:
+                self._attempts.sending()
             return work(*given, **options)
 
     def rest(self) -> None:
@@ -138,6 +173,7 @@ class ThreadLink:
         try:
             if self.is_closed:
                 raise LinkClosed
+            self._attempts = current_attempts.get(None)
             self.until = begun + max(0.001, seconds)
             if self._limits.watcher is None:
                 self._limits.start()
@@ -157,22 +193,31 @@ class ThreadLink:
         """Whether the SDK's retries are of no use: the call in progress has no time left, or the link is closed."""
         return self.is_closed or self.until <= time.monotonic()
 
-    def _send(
-        self, message: Any, timeout: float | None = None, last_exception: Exception | None = None
-    ) -> None:
-        """One attempt of the SDK to send a message."""
-        attempts = current_attempts.get(None)
-        # Attributes, not ``begin`` and ``sending``: what this costs is paid by every send.
-        if attempts is not None:
-            attempts.is_sent = False
-        if self.is_closed:
-            raise LinkClosed
+    def _failed(self, error: BaseException) -> None:
+        """An attempt of the call in progress has failed."""
+        if self._attempts is not None:
+            self._attempts.failed(error)
+
+    def _may_try_again(self) -> None:
+        """The SDK has paused after a failed attempt, and is about to make the next one."""
+        if self._is_sending and self._attempts is not None:
+            self._attempts.is_sent = False
+            if self.is_closed:
+                raise LinkClosed
+            if not self._is_wanted():
+                raise NotWanted
+            self._attempts.is_sent = True
+
+    def _open(self, timeout: float | None = None) -> None:
+        """What the SDK calls before each use of a sender that is not open."""
+        if not self._is_sending or self._attempts is None:
+            self._sdk_open(timeout)
+            return
+        self._attempts.is_sent = False  # nothing leaves before the link is open
+        self._sdk_open(timeout)
         if not self._is_wanted():
             raise NotWanted
-        handlers.ensure_open(self.sender, timeout)
-        if attempts is not None:
-            attempts.is_sent = True
-        self._sdk_send(message, timeout=timeout, last_exception=last_exception)
+        self._attempts.is_sent = True
 
     def _drop(self) -> None:
         """Let go of the connection. A thread closes it: that takes a second or more when its peer is gone."""

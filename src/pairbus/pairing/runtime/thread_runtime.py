@@ -51,8 +51,13 @@ class ThreadRuntime:
         self._shared: tuple[int, threading.Event] | None = None
         """The thread that does the work that is shared, and what the others wait for."""
 
-    def link(self, sender: Any, is_wanted: Callable[[], bool]) -> ThreadLink:
-        return ThreadLink(sender, self.limits, is_wanted)
+    def link(
+        self,
+        sender: Any,
+        is_wanted: Callable[[], bool],
+        is_final: Callable[[BaseException], bool] | None = None,
+    ) -> ThreadLink:
+        return ThreadLink(sender, self.limits, is_wanted, is_final)
 
     def notify(self) -> None:
         changed, self._changed = self._changed, threading.Event()
