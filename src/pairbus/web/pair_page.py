@@ -80,6 +80,7 @@ class PairPageServer:
         sides: Both namespaces.
         snapshot: Returns the pairing as it is now.
         send: Sends test messages through the pair.
+        clock: Seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -88,10 +89,12 @@ class PairPageServer:
         *,
         snapshot: Callable[[], Mapping[str, object]],
         send: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sides = {side.id: side for side in sides}
         self._snapshot = snapshot
         self._send = send
+        self._clock = clock
         self._assets = load()
         self._sessions: dict[str, _Session] = {}
         self._failures: list[float] = []
@@ -150,7 +153,7 @@ class PairPageServer:
             )
         session = self._find(request)
         rate = self._stranger_rate if session is None else self._rate
-        if not rate.takes(int(time.monotonic() * 1000)):
+        if not rate.takes(int(self._clock() * 1000)):
             return error_response(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second.")
         if path == PREFIX + "sign-in" and method == "POST":
             return await self._sign_in(request)
@@ -186,7 +189,7 @@ class PairPageServer:
 
     def _find(self, request: web.Request) -> _Session | None:
         session = self._sessions.get(request.cookies.get(COOKIE, ""))
-        if session is None or session.ends_at <= time.monotonic():
+        if session is None or session.ends_at <= self._clock():
             return None
         return session if session.refused != set(self._sides) else None
 
@@ -197,7 +200,7 @@ class PairPageServer:
         return answer
 
     async def _sign_in(self, request: web.Request) -> HttpResponse:
-        now = time.monotonic()
+        now = self._clock()
         self._failures = [at for at in self._failures if at > now - FAILURES_WINDOW_MS / 1000]
         if len(self._failures) >= FAILURES_MAX:
             return error_response(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong keys: try again in a minute.")
@@ -313,7 +316,7 @@ class PairPageServer:
                 HTTPStatus.FORBIDDEN, "The pair is shown to rules that hold in both namespaces."
             )
         seen = self._seen
-        if seen is not None and time.monotonic() - seen[0] < SNAPSHOT_AGE_SECONDS_MAX:
+        if seen is not None and self._clock() - seen[0] < SNAPSHOT_AGE_SECONDS_MAX:
             return self._pairing_response(seen[1])
         if self._looking is None or self._looking.done():
             # However many pages are open, the pairing is looked at by one thread.
@@ -326,11 +329,11 @@ class PairPageServer:
 
     async def _look(self) -> Mapping[str, object]:
         found = await asyncio.to_thread(self._snapshot)
-        self._seen = (time.monotonic(), found)
+        self._seen = (self._clock(), found)
         return found
 
     def _pairing_response(self, found: Mapping[str, Any]) -> HttpResponse:
-        now = time.monotonic()
+        now = self._clock()
         sides = {side.role: self._watches[side.id] for side in self._sides.values()}
         said = summary(
             primary=sides["primary"].is_answering(now),
@@ -356,6 +359,10 @@ class PairPageServer:
         for header in ("if-none-match", "content-type"):
             if header in request.headers:
                 headers[header] = request.headers[header]
+        is_watched = name == "overview" and self._sees_pair(session)
+        if is_watched and headers.get("if-none-match") != self._watches[side.id].tag:
+            # "Not changed" must be about the counts that the summary knows, not about those of another page.
+            headers.pop("if-none-match", None)
         query = f"?{request.query_string}" if request.query_string else ""
         body = await request.read() if request.method == "POST" else None
         try:
@@ -372,21 +379,29 @@ class PairPageServer:
                 else:
                     session.refused.discard(side.id)
                 content = await answer.read()
-                self._note_answer(session, side, name, answer.status, content)
+                tag = answer.headers.get("etag")
+                self._note_answer(session, side, name, answer.status, tag, content)
                 return HttpResponse(status, passed + own, content)
         except (aiohttp.ClientError, TimeoutError, OSError):
-            self._watches[side.id].note(time.monotonic(), is_answering=False)
+            self._watches[side.id].note(self._clock(), is_answering=False)
             return error_response(HTTPStatus.BAD_GATEWAY, f"Namespace {side.name} does not answer.")
 
-    def _note_answer(self, session: _Session, side: Side, name: str, status: int, content: bytes) -> None:
+    def _note_answer(
+        self, session: _Session, side: Side, name: str, status: int, tag: str | None, content: bytes
+    ) -> None:
         """Remember what a namespace answered, for the summary of the pair."""
-        now, watch = time.monotonic(), self._watches[side.id]
+        now, watch = self._clock(), self._watches[side.id]
         watch.note(now, is_answering=status < HTTPStatus.INTERNAL_SERVER_ERROR)
         # A rule of one entity does not see the whole backlog.
-        if name == "overview" and status == HTTPStatus.OK and self._sees_pair(session):
+        if name != "overview" or not self._sees_pair(session):
+            return
+        if status == HTTPStatus.OK:
             rows = [row for row in json.loads(content)["entities"] if row["backlog"]]
             waiting = sum(row["active"] + row["scheduled"] for row in rows)
             watch.note_backlog(now, waiting, sum(row["received"] for row in rows))
+            watch.tag = tag
+        elif status == HTTPStatus.NOT_MODIFIED and tag == watch.tag:
+            watch.note_unchanged(now)
 
     async def _send_through(self, request: web.Request, session: _Session) -> HttpResponse:
         assert self._send is not None, "offered only with a way to send"

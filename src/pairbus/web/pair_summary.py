@@ -52,6 +52,8 @@ class SideWatch:
     """What a namespace answered lately. Times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
+        self.tag: str | None = None
+        """The entity tag of the answer whose counts are the newest sample."""
         self._asked_at: float | None = None
         self._is_answering = False
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=SAMPLES_MAX)
@@ -59,6 +61,12 @@ class SideWatch:
 
     def note(self, now: float, *, is_answering: bool) -> None:
         self._asked_at, self._is_answering = now, is_answering
+
+    def note_unchanged(self, now: float) -> None:
+        """The namespace answered that nothing changed since the newest sample."""
+        if self._samples:
+            _, waiting, taken = self._samples[-1]
+            self.note_backlog(now, waiting, taken)
 
     def note_backlog(self, now: float, waiting: int, taken: int) -> None:
         if self._samples and (taken < self._samples[-1][2] or now - self._samples[-1][0] > FRESH_SECONDS):

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from pairbus.web.pair_page import PairPageServer, Side
+from pairbus.web.responses import snapshot_response
 from pairbus.web.sessions import FAILURES_MAX
 
 KEY = "K" * 44
@@ -28,6 +30,9 @@ class Played:
     def __init__(self) -> None:
         self.rights: dict[str, list[str]] = {}
         self.is_down = False
+        self.entities: list[dict[str, object]] = []
+        self.statuses: list[int] = []
+        """Of its answers about the overview."""
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.is_down:
@@ -39,7 +44,11 @@ class Played:
         name = request.path.rpartition("/")[2]
         if name == "session":
             return web.json_response({"namespaces": [{"rights": self.rights[rule], "faults": True}]})
-        return web.json_response({"entities": []})
+        response = snapshot_response({"entities": self.entities}, request.headers.get("if-none-match"))
+        self.statuses.append(response.status)
+        return web.Response(
+            status=response.status, body=response.body, headers={"ETag": dict(response.headers)["ETag"]}
+        )
 
 
 class Stage:
@@ -53,11 +62,24 @@ class Stage:
         self._address = address
         self._client = client
         self.token = ""
+        self.tags: dict[str, str] = {}
+
+    async def poll(self) -> str:
+        """Ask as an open page does: for what it does not have already. The title of the pair's summary."""
+        for side in self.sides:
+            path = f"ns/{side}/overview"
+            assert (await self.ask("GET", path, tag=self.tags.get(path)))[0] in (200, 304)
+        return await self.title()
+
+    async def title(self) -> str:
+        return str((await self.ask("GET", "api/pairing"))[1]["summary"]["title"])
 
     async def ask(
-        self, method: str, path: str, body: Any = None, token: str | None = None
+        self, method: str, path: str, body: Any = None, token: str | None = None, tag: str | None = None
     ) -> tuple[int, Any]:
         headers = {"X-PairBus-Token": self.token if token is None else token}
+        if tag is not None:
+            headers["If-None-Match"] = tag
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
@@ -68,6 +90,7 @@ class Stage:
             headers=headers,
         ) as got:
             assert "default-src 'none'" in got.headers["Content-Security-Policy"]
+            self.tags[path] = got.headers.get("ETag", "")
             return got.status, json.loads(await got.read() or b"null")
 
     async def sign_in(self, rule: str, key: str = KEY, entity: str = "") -> int:
@@ -80,6 +103,7 @@ class Stage:
 async def staged(
     snapshot: Callable[[], Mapping[str, object]] = dict,
     send: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda wish: {"sent": 1, "parked": 0},
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Stage]:
     sides, played, runners = [], {}, []
     for role in ("primary", "secondary"):
@@ -93,7 +117,7 @@ async def staged(
         http = f"127.0.0.1:{runner.addresses[0][1]}"
         string = f"Endpoint=sb://{http};SharedAccessKeyName={ROOT};SharedAccessKey={role[0] * 44}"
         sides.append(Side(id=role, name=role, role=role, http=http, connection_string=string))
-    page = PairPageServer(sides, snapshot=snapshot, send=send)
+    page = PairPageServer(sides, snapshot=snapshot, send=send, clock=clock)
     port = await page.start("127.0.0.1", 0)
     jar = aiohttp.CookieJar(unsafe=True)
     try:
@@ -261,13 +285,67 @@ async def test_the_summary_follows_what_the_namespaces_answer() -> None:
             side.rights["team"] = ALL
         await stage.sign_in("team")
 
-        async def title() -> str:
-            return str((await stage.ask("GET", "api/pairing"))[1]["summary"]["title"])
-
-        assert await title() == "Not known yet"
-        for side_id in stage.sides:
-            await stage.ask("GET", f"ns/{side_id}/overview")
-        assert await title() == "Both namespaces answer"
+        assert await stage.title() == "Not known yet"
+        assert await stage.poll() == "Both namespaces answer"
         stage.sides["primary"].is_down = True
         await stage.ask("GET", "ns/primary/overview")
-        assert await title() == "The primary does not answer"
+        assert await stage.title() == "The primary does not answer"
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def backlog(active: int, received: int) -> list[dict[str, object]]:
+    return [{"backlog": True, "active": active, "scheduled": 0, "received": received}]
+
+
+async def test_a_pair_in_which_nothing_changes_stays_known() -> None:
+    clock = Clock()
+    async with staged(lambda: {"entities": []}, clock=clock) as stage:
+        for side in stage.sides.values():
+            side.rights["team"] = ALL
+        await stage.sign_in("team")
+        for _ in range(30):
+            clock.now += 1
+            assert await stage.poll() == "Both namespaces answer"
+        assert stage.sides["secondary"].statuses == [200, *[304] * 29]
+
+
+async def test_a_backlog_that_no_longer_shrinks_is_not_being_drained() -> None:
+    clock = Clock()
+    async with staged(lambda: {"entities": []}, clock=clock) as stage:
+        for side in stage.sides.values():
+            side.rights["team"] = ALL
+        await stage.sign_in("team")
+        said = []
+        for waiting in (3, 2, *[1] * 30):
+            stage.sides["secondary"].entities = backlog(waiting, received=3 - waiting)
+            clock.now += 1
+            said.append(await stage.poll())
+        assert said[1:11] == ["Draining the backlog"] * 10
+        assert said[13:] == ["1 message waits in the backlog"] * 19
+
+
+async def test_no_change_since_other_counts_is_not_taken_for_these() -> None:
+    """A second page may hold a snapshot that the namespace returned to, as after a restart; its 304 is about that one."""
+    clock = Clock()
+    async with staged(lambda: {"entities": []}, clock=clock) as stage:
+        for side in stage.sides.values():
+            side.rights["team"] = ALL
+        await stage.sign_in("team")
+        secondary, path = stage.sides["secondary"], "ns/secondary/overview"
+        await stage.poll()
+        old = stage.tags[path]
+        secondary.entities = backlog(5, received=0)
+        assert await stage.poll() == "5 messages wait in the backlog"
+        secondary.entities = []
+        clock.now += 1
+        assert (await stage.ask("GET", path, tag=old))[0] == 200
+        assert await stage.title() == "Both namespaces answer"
