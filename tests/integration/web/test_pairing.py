@@ -68,15 +68,15 @@ class Stage:
             )
             for role, one in (("primary", self.pair.primary), ("secondary", self.pair.secondary))
         ]
-        page = PairPageServer(sides, snapshot=view.snapshot, send=view.send)
-        loop = asyncio.new_event_loop()
+        self._page = page = PairPageServer(sides, snapshot=view.snapshot, send=view.send)
+        self._loop = loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
         self.port = asyncio.run_coroutine_threadsafe(page.start("127.0.0.1", 0), loop).result(10)
         stack.callback(loop.close)
         stack.callback(thread.join, 5)
         stack.callback(loop.call_soon_threadsafe, loop.stop)
-        stack.callback(lambda: asyncio.run_coroutine_threadsafe(page.stop(), loop).result(10))
+        stack.callback(self.stop_page)
         self._stop = threading.Event()
         self._senders = [threading.Thread(target=self._send, args=(name,)) for name in senders]
         for sender in self._senders:
@@ -86,6 +86,9 @@ class Stage:
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
+
+    def stop_page(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._page.stop(), self._loop).result(10)
 
     def _send(self, name: str) -> None:
         make = self.client.get_topic_sender if name == "events" else self.client.get_queue_sender
@@ -197,6 +200,30 @@ def test_a_dead_primary_that_no_client_reports_is_named_and_its_cost_is_unknown(
         browser.wait_text("Without contoso: no answer since this page was opened.")
         browser.wait("document.querySelector('.plain tbody td').textContent === '–'")
         assert "All healthy" not in browser.text()
+        assert browser.errors == []
+
+
+@pytest.mark.promise("M15")
+def test_a_page_whose_server_is_gone_claims_nothing(stage: Stage, tmp_path: Path) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        sign_in(browser, stage)
+        browser.run("location.hash = '#/pairing'")
+        browser.wait_text("All healthy", ".flow strong")
+        browser.wait_text("orders", ".health")
+        assert browser.run("document.querySelectorAll('.stale').length") == 0
+        stage.stop_page()
+        browser.wait_text("Not known now", ".flow strong")
+        browser.wait_text("s ago: All healthy.", ".flow")
+        browser.wait_text("in its entities when last seen", ".side:first-child")
+        browser.wait_text("in the backlog when last seen", ".side:last-child")
+        browser.wait_text("What is shown of the pairing is")
+        since = "parseInt(document.querySelector('.health [data-label=For]').textContent)"
+        shown = browser.run(since)
+        browser.wait(f"{since} > {shown}")
+        browser.wait("document.querySelectorAll('.side.stale, .card.stale').length === 7")
+        colours = "new Set([...document.querySelectorAll('.health td, .pill, .timeline .icon, .bignumber, .plain td')].map((one) => getComputedStyle(one).color)).size"
+        browser.wait(f"{colours} === 1")
+        photograph(browser, "pairing-old", height=1240)
         assert browser.errors == []
 
 

@@ -76,12 +76,12 @@ function side(place) {
   function update() {
     attribute(dot, "class", `dot ${place.isStale ? "bad" : "good"}`);
     text(state, place.isStale ? (place.answeredAt === null ? "Not answering" : `Silent for ${age(place.ageMs)}`) : "Serving");
-    attribute(element, "class", `side${place.isStale ? " down" : ""}`);
+    attribute(element, "class", `side${place.isStale ? " down" : ""}${place.isStale && place.overview !== null ? " stale" : ""}`);
     const rows = place.overview?.entities ?? [];
     const isBacklog = place.role === "secondary";
     const waiting = rows.filter((row) => row.backlog === isBacklog).reduce((sum, row) => sum + row.active + row.scheduled, 0);
     text(depth, place.overview === null ? "–" : count(waiting));
-    text(note, isBacklog ? "in the backlog" : place.isStale ? "in its entities when last seen" : "in its entities");
+    text(note, `${isBacklog ? "in the backlog" : "in its entities"}${place.isStale && place.overview !== null ? " when last seen" : ""}`);
   }
   return { element, update };
 }
@@ -89,7 +89,8 @@ function side(place) {
 function nextOf(row, passed) {
   const [due, soon, now] = row.failover_in_ms !== null ? [row.failover_in_ms, "fails over in", "failing over"] : row.next_ping_in_ms !== null ? [row.next_ping_in_ms, "ping in", "pinging"] : [null];
   if (due === null) return "–";
-  return due > passed ? `${soon} ${duration(due - passed)}` : now;
+  if (due > passed) return `${soon} ${duration(due - passed)}`;
+  return passed < STALE_MS ? now : "–"; // whether it happened is not known
 }
 
 function agesOf(row) {
@@ -108,7 +109,9 @@ function healthTable() {
   const body = h("tbody");
   const none = h("div", { class: "empty" }, icon("info"), h("h2", {}, "No open client has sent through the pair"), h("p", {}, "An entity appears here with its first send, and stays until the programs that sent to it close their clients. Programs of your own join when they run with ", h("code", {}, "PAIRBUS_JOURNAL"), " set as ", h("code", {}, "pairbus up"), " prints it."));
   const element = h("div", {}, none, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Health of each entity" }, h("table", { class: "health" }, h("caption", { class: "unseen" }, "Health of each entity"), h("thead", {}, h("tr", {}, ["Entity", "Health", "For", "Next", "Parked", "Oldest", "Fenced", "Pings", "Why"].map((name) => h("th", { scope: "col", class: ["Parked", "Oldest", "Fenced", "Pings"].includes(name) ? "number" : "", title: TITLES.get(name) ?? null }, name)))), body)));
-  function update(rows, passed) {
+  let passed = 0; // ms since the rows were told; a row is made once and updated often
+  function update(rows, passedNow) {
+    passed = passedNow;
     none.hidden = rows.length > 0;
     element.lastElementChild.hidden = rows.length === 0;
     keyed(body, rows, (one) => one.path, () => {
@@ -266,28 +269,48 @@ function pairedView() {
   const syphon = syphonCard();
   const cost = costMeter();
   const events = timeline();
-  const stale = h("p", { class: "error", hidden: true });
+  const old = h("p", { class: "error", hidden: true });
+  const cards = { health: card("Health", health.element, "health-title"), drain: card("Drain", syphon.element, "syphon-title"), events: card("What happened", events.element, "timeline-title"), cost: card("Cost meter", cost.element, "cost-title") };
   const send = store.places.every((place) => place.can("Send")) ? sendThrough() : null;
   const element = h(
     "div",
     { class: "view" },
     h("div", { class: "head" }, h("h1", {}, "Pairing")),
-    stale,
+    old,
     h("div", { class: "card pair" }, sides[0]?.element, flow, sides[1]?.element),
-    card("Health", health.element, "health-title"),
-    h("div", { class: "charts fill" }, depth.element, card("Drain", syphon.element, "syphon-title")),
-    h("div", { class: "charts" }, card("What happened", events.element, "timeline-title"), card("Cost meter", cost.element, "cost-title")),
+    cards.health,
+    h("div", { class: "charts fill" }, depth.element, cards.drain),
+    h("div", { class: "charts" }, cards.events, cards.cost),
     send?.element,
   );
   let shownFlow = null;
+  // Of data that are too old to be true the page says so, wherever they stand.
+  function drawAge(passed) {
+    const isOld = passed >= STALE_MS;
+    const isBacklogOld = store.places.some((place) => place.role === "secondary" && place.isStale);
+    old.hidden = !isOld;
+    text(old, `What is shown of the pairing is ${age(passed)} old.`);
+    for (const one of [cards.health, cards.events]) one.classList.toggle("stale", isOld);
+    for (const one of [depth.element, cards.drain]) one.classList.toggle("stale", isOld || isBacklogOld);
+    cards.cost.classList.toggle("stale", store.places.some((place) => place.isStale && place.overview !== null));
+  }
+  function drawFlow(passed) {
+    const { about, title, detail } = store.pairing.summary;
+    const [symbol, tone] = SUMMARIES.get(about) ?? ["info", ""];
+    const wanted = passed < STALE_MS ? [symbol, tone, title, detail] : ["info", "", "Not known now", `${age(passed)} ago: ${title}.`];
+    if (shownFlow !== wanted.join()) {
+      shownFlow = wanted.join();
+      put(flow, h("span", { class: `flowicon ${wanted[1]}` }, icon(wanted[0])), h("strong", {}, wanted[2]), h("span", { class: "soft" }, wanted[3]));
+    }
+  }
   // Timers and ages, which go on between two answers.
   function tick() {
     sides.forEach((one) => one.update());
     if (!store.pairing) return;
-    const old = performance.now() - store.pairingAt;
-    stale.hidden = old < STALE_MS;
-    text(stale, `What is shown of the pairing is ${age(old)} old.`);
-    health.update(store.pairing.entities, old);
+    const passed = performance.now() - store.pairingAt;
+    drawAge(passed);
+    drawFlow(passed);
+    health.update(store.pairing.entities, passed);
   }
   function update() {
     tick();
@@ -298,13 +321,6 @@ function pairedView() {
     depth.update(store.pairingHistory, performance.now());
     syphon.update(pairing.statistics, backlogDepth());
     events.update(pairing.events);
-    const { about, title, detail } = pairing.summary;
-    const [symbol, tone] = SUMMARIES.get(about) ?? ["info", ""];
-    const wanted = [symbol, tone, title, detail];
-    if (shownFlow !== wanted.join()) {
-      shownFlow = wanted.join();
-      put(flow, h("span", { class: `flowicon ${wanted[1]}` }, icon(wanted[0])), h("strong", {}, wanted[2]), h("span", { class: "soft" }, wanted[3]));
-    }
   }
   return { title: "Pairing", element, update, tick };
 }

@@ -132,9 +132,10 @@ export function place(id) {
   return store.places.find((one) => one.id === id);
 }
 
-// Once a round, from the same numbers that the tables show.
+// Once a round, from the same numbers that the tables show, while they are no older than a chart's reader expects.
 export function rememberBacklog() {
-  if (!store.pairing || !store.places.some((one) => one.overview !== null)) return;
+  const backlog = store.places.find((one) => one.role === "secondary");
+  if (!store.pairing || !backlog || backlog.overview === null || backlog.isStale) return;
   store.pairingHistory.push({ at: performance.now(), active: backlogDepth() });
   if (store.pairingHistory.length > HISTORY_MAX) store.pairingHistory.shift();
 }
