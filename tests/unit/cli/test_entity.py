@@ -171,6 +171,23 @@ def test_repeating_says_no_unless_that_is_allowed(bench: Bench) -> None:
     assert run(bench, "delete", "--yes", "q", "--if-exists").exit_code == 0
 
 
+@pytest.mark.parametrize(("there", "wanted"), [("queue", "topic"), ("topic", "queue")])
+def test_if_missing_does_not_accept_an_entity_of_another_kind(bench: Bench, there: str, wanted: str) -> None:
+    done(bench, "create", there, "q")
+
+    result = run(bench, "create", wanted, "q", "--if-missing")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"q is a {there}, not a {wanted}" in result.stderr
+
+
+def test_if_missing_accepts_subscriptions_and_rules_that_are_there(bench: Bench) -> None:
+    done(bench, "create", "topic", "t")
+    for kind, path in (("subscription", "t/Subscriptions/s"), ("rule", "t/Subscriptions/s/Rules/red")):
+        done(bench, "create", kind, path)
+        assert "was there already" in done(bench, "create", kind, path, "--if-missing")
+
+
 def test_refusals_are_one_line_and_exit_code_3(bench: Bench) -> None:
     for result in (
         run(bench, "create", "queue", "q", "--set", "lock_duration=P25D"),

@@ -194,6 +194,11 @@ def create(flags: CreateFlags) -> None:
             raise Present(
                 f"{present.message}: --if-missing accepts that, pairbus entity update changes its settings"
             ) from None
+        found, _, _ = _run(flags, path, lambda client: read_entity(client, target))
+        if found != kind:
+            raise Present(
+                f"{path} is a {found}, not a {kind}: delete it first, or choose another name"
+            ) from None
         click.echo(f"{kind} {path} was there already")
         return
     click.echo(f"created {kind} {path}")
