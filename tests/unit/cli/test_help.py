@@ -53,6 +53,24 @@ def test_every_command_says_what_it_does(path: str) -> None:
     assert ALL[path].help, path
 
 
+NUMBERS = [
+    (path, parameter.opts[0])
+    for path, command in ALL.items()
+    for parameter in command.params
+    if isinstance(parameter.type, click.types.FloatParamType | click.types.IntParamType)
+]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "x"])
+@pytest.mark.parametrize(("path", "flag"), NUMBERS)
+def test_every_numeric_option_refuses_what_is_no_number(path: str, flag: str, number: str) -> None:
+    """``nan`` passes every comparison: a bound alone lets it through."""
+    [parameter] = [one for one in ALL[path].params if flag in one.opts]
+
+    with pytest.raises(click.BadParameter):
+        parameter.type(number, parameter, None)
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_completion_prints_a_script_that_asks_pairbus(shell: str) -> None:
     result = CliRunner().invoke(roots.root, ["completion", shell], prog_name="pairbus")

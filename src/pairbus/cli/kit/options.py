@@ -17,6 +17,7 @@ A field's type decides: `bool` is a flag, `int` and `float` take bounds, `Litera
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
@@ -96,7 +97,7 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
     elif hint is int:
         settings["type"] = _WholeNumber(minimum, maximum) if minimum is not None else int
     elif hint is float:
-        settings["type"] = _Number(minimum, maximum) if minimum is not None else float
+        settings["type"] = _Number(minimum, maximum)
     elif hint is Path:
         settings["type"] = click.Path(exists=True, dir_okay=False, path_type=Path)
     return click.Option([flag, one.name], **settings)
@@ -109,7 +110,16 @@ class _WholeNumber(click.IntRange):
 
 
 class _Number(click.FloatRange):
+    """Refuses nan, which passes every comparison, and infinity, which no clock can wait for."""
+
     name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number of a text. Fails with a sentence where it is none."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
 
 
 def _default(value: object) -> object:
