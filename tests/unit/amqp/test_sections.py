@@ -17,6 +17,8 @@ from pairbus.amqp.message.delivery import HEADERS_CACHED_MAX, DeliveryExtras, de
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.rewrite import payload_of
 from pairbus.amqp.message.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX, Scanned, scan, split_batch
+from pairbus.amqp.message.scan import _last as last
+from pairbus.amqp.message.shape import LastShape
 from pairbus.amqp.message.view import PropertiesView, _field
 from pairbus.amqp.message.whole import DecodedMessage, decode_message, encode_message
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UByte, UInt, ULong, Uuid
@@ -609,3 +611,47 @@ def test_several_bodies_of_one_kind_are_joined() -> None:
 def test_what_is_no_message_is_not_decoded(payload: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_message(payload)
+
+
+def found_in(payload: bytes) -> list[object]:
+    """All that the broker goes by; empty, if it refuses the message."""
+    try:
+        found = scan(payload, want_message_id=True)
+    except RemoteProtocolError:
+        return []
+    sizes = (found.size, found.message_id_length, found.scheduled_at, found.ttl_ms)
+    texts = (found.session_id, found.partition_key, found.is_ping, found.has_message_id)
+    return [found.blob, found.message_id, *sizes, *texts]
+
+
+def changed(payload: bytes) -> list[bytes]:
+    """A message, and what comes of it when one byte before the body is another one, or when its end is missing or followed by more."""
+    messages = [payload, payload + encode_described(0x78, encode_map({})), payload + b"x"]
+    messages += [payload[:size] for size in range(len(payload))]
+    for place in range(min(payload.index(b"\x00\x53\x75") + 6, len(payload))):
+        for byte in {*range(0x40, 0x60), *(payload[place] ^ bit for bit in (1, 2, 4, 0x10, 0x80))}:
+            messages.append(payload[:place] + bytes((byte,)) + payload[place + 1 :])
+    return messages
+
+
+@pytest.mark.promise("B8")
+@pytest.mark.parametrize("body_size", [0, 1, 5, 10, 255, 256])
+@pytest.mark.parametrize("content_type", [None, "text/plain", PING])
+def test_what_is_found_in_a_message_does_not_follow_from_the_one_before(
+    body_size: int, content_type: str | None
+) -> None:
+    rest = [] if content_type is None else [NULL] * 5 + [encode_value(Symbol(content_type))]
+
+    def message(message_id: str, size: int) -> bytes:
+        properties = encode_list([encode_value(message_id), *rest])
+        body = encode_value(message_id[:1].encode() * size)
+        header = encode_value([True])
+        return b"".join(encode_described(*it) for it in ((0x70, header), (0x73, properties), (0x75, body)))
+
+    for second in changed(message("b2", body_size)):
+        last.shape = LastShape().shape
+        alone = found_in(second)
+        for first in (message("a1", 10), message("a1", 300), message("a", 10)):
+            last.shape = LastShape().shape
+            assert found_in(first)
+            assert found_in(second) == alone, second

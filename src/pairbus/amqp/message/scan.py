@@ -31,6 +31,7 @@ from pairbus.amqp.message.layout import (
     TTL_SET,
     VALUE,
 )
+from pairbus.amqp.message.shape import LastShape
 from pairbus.amqp.types import Timestamp
 from pairbus.native import mypyc_attr
 
@@ -60,6 +61,7 @@ _HEADER_BYTES_MAX: Final = 64
 _headers: Final[dict[bytes, tuple[int, int, int]]] = {}
 """An encoded header to its flags, priority and time to live."""
 _prefixes: Final[dict[int, bytes]] = {}
+_last: Final = LastShape()
 
 SHORT_ID_BYTES: Final = 130
 """An encoded message id up to this long has at most 128 characters, whatever its type."""
@@ -167,6 +169,13 @@ def scan(payload: bytes, want_message_id: bool = False) -> Scanned:
     """
     found = Scanned()
     found.size = len(payload)
+    shape = _last.shape
+    found.blob = shape.blob_of(payload)
+    if found.blob:
+        found.has_message_id = True
+        if want_message_id:
+            found.message_id = payload[shape.id_at : shape.id_stop]
+        return found
     try:
         _scan(payload, want_message_id, found)
     except (IndexError, struct.error) as error:
@@ -179,6 +188,7 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
     offset: i64 = 0
     rank: i64 = 0  # sections come in the order of their codes, bodies sharing one place
     bare_start: i64 = -1
+    properties_at: i64 = -1
     in_order = True
     seen: i64 = 0
     body_is_empty = True
@@ -217,6 +227,7 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
                 bare_start = offset
             sections += 1
             if code == PROPERTIES:
+                properties_at = at
                 properties_length = stop - at + 3
                 _scan_properties(payload, at, stop, want_message_id, found)
             elif code == APPLICATION_PROPERTIES:
@@ -233,11 +244,7 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
         raise bad("a message has no sections")
     if sections > BODY_SECTIONS_MAX:
         raise bad(f"a message has {sections} body sections, more than {BODY_SECTIONS_MAX}")
-    bare = b""
-    if not in_order:
-        bare = _joined_in_order(payload)
-    elif bare_start >= 0:
-        bare = payload[bare_start:]
+    bare = _bare(payload, bare_start, in_order)
     found.take_time_to_live()
     found.is_ping = body_is_empty and found.content_type == PING_CONTENT_TYPE
     if delivery_count or message_count or found.ttl or properties_length + application_length > _SHORT_MAX:
@@ -254,7 +261,25 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
         )
         found.blob = b"".join((prefix, delivery_items, message_items, bare))
     else:
-        found.blob = _plain_prefix(found.flags, found.priority, properties_length, application_length) + bare
+        prefix = _plain_prefix(found.flags, found.priority, properties_length, application_length)
+        found.blob = prefix + bare
+        if (
+            code == DATA
+            and in_order
+            and found.has_message_id
+            and found.session_id is None
+            and not found.ttl_ms
+            and not found.message_id_length
+            and found.content_type != PING_CONTENT_TYPE
+        ):
+            _last.remember(payload, bare_start, properties_at, at, prefix)
+
+
+def _bare(payload: bytes, start: i64, in_order: bool) -> bytes:
+    """What is stored as the sender wrote it: from where its first section starts; -1: there is none."""
+    if not in_order:
+        return _joined_in_order(payload)
+    return payload[start:] if start >= 0 else b""
 
 
 def _plain_prefix(flags: i64, priority: i64, properties_length: i64, application_length: i64) -> bytes:
