@@ -297,6 +297,28 @@ def test_statistics_tell_what_lives(kind: StoreKind) -> None:
     assert store.statistics().commits == 2
 
 
+def test_removals_of_a_queue_can_be_appended_together(kind: StoreKind) -> None:
+    store = ready(kind)
+    sent = [stored(number, b"x" * 100) for number in range(1, 101)]
+    for record in sent:
+        store.append(record)
+    store.append(stored(7, b"y" * 100, QUEUE + 4))
+    commit(store)
+    one = store.statistics().live_bytes // 101
+
+    store.append_removals(QUEUE, [record.message for record in sent[:-1]])
+    store.append_removals(QUEUE, [sent[-1].message])
+    commit(store)
+
+    assert store.statistics().live_bytes == one
+    store.close()
+    _, records = replayed(kind)
+    removed = [record for record in records if isinstance(record, MessageRemoved)]
+    assert [(record.queue_id, record.sequence_number) for record in removed] == [
+        (QUEUE, number) for number in range(1, 101)
+    ]
+
+
 def test_a_store_must_be_replayed_once_and_first(kind: StoreKind) -> None:
     store = kind.open()
     for record in (stored(1, b"x"), MessageRemoved(QUEUE, 1, 0, 0), NamespacePut(1, "{}")):

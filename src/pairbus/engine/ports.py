@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from pairbus.engine.records import MessageRemoved
 from pairbus.native import mypyc_attr
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class RecordLog:
     def append(self, record: Record) -> None:
         """Stage a record for the next commit. A ``MessageStored`` gets its ``message.location`` here."""
         raise NotImplementedError
+
+    def append_removals(self, queue_id: int, messages: list[Message]) -> None:
+        """Stage a ``MessageRemoved`` for each of these messages of one queue. A log may do it with less work than one by one."""
+        for message in messages:
+            self.append(MessageRemoved(queue_id, message.sequence_number, message.location, message.size))
 
     def has_room(self, size: int) -> bool:
         """Whether a send of this many bytes can be taken. False when the disk is (nearly) full: the rest

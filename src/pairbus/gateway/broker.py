@@ -217,6 +217,7 @@ class Broker:
             self.windows_seen = self.connection_settings.waiting.size
             for connection in list(self.window_limited):
                 review_windows(connection)
+        self.deliveries.lead_ms = self.namespace.context.wall_clock.lead_ms()
         self.namespace.pump(now)
         if self.draining:
             draining, self.draining = self.draining, []

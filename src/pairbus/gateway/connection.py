@@ -571,6 +571,13 @@ class GatewayConnection(Handler):
         """The receiver says what became of one of our deliveries."""
         outgoing.settle(self, link, delivery_id, context, outcome, settled)
 
+    def settled_many(
+        self, link: Link, ids: list[int], contexts: list[object | None], outcome: Outcome, settled: bool
+    ) -> None:
+        """The receiver says the same of several of our deliveries."""
+        done = outgoing.complete_many(self, link, ids, contexts, outcome, settled)
+        super().settled_many(link, ids[done:], contexts[done:], outcome, settled)
+
     def credit(self, link: Link) -> None:
         """A flow came for a link on which we send."""
         context = link.context

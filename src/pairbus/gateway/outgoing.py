@@ -165,6 +165,8 @@ class Deliveries(Outbox):
 
     def __init__(self, broker: Broker, token_prefix: bytes) -> None:
         self._broker = broker
+        self.lead_ms = 0
+        """How far the instants of this turn are ahead of the wall clock, which dates for clients are of."""
         self._prefix = token_prefix
         # The same eight bytes in the order .NET writes the first three groups of a GUID.
         self._tag_prefix = token_prefix[3::-1] + token_prefix[5:3:-1] + token_prefix[7:5:-1]
@@ -175,9 +177,8 @@ class Deliveries(Outbox):
         assert isinstance(context, ReceiveLink), context
         until, token, tag = 0, b"", b""  # an empty tag, as on the service: nothing is left to settle
         if lock is not None:
-            until = self._broker.date_of(
-                lock.locked_until if lock.session is None else lock.session.locked_until
-            )
+            until = lock.locked_until if lock.session is None else lock.session.locked_until
+            until -= self.lead_ms
             number = lock.token.to_bytes(8, "big")
             token = self._prefix + number
             tag = self._tag_prefix + number
@@ -320,3 +321,34 @@ def settle(
         return
     if not settled:
         session.settle_outgoing(delivery_id, code)
+
+
+def complete_many(
+    connection: GatewayConnection,
+    link: Link,
+    ids: list[int],
+    locks: list[object | None],
+    outcome: Outcome,
+    settled: bool,
+) -> int:
+    """Do what ``settle`` does with deliveries of a link that a receiver completes together, up to the first that has to be refused, or
+    is anything but plain; how many that was.
+    """
+    context, now = link.context, connection.now
+    if (
+        outcome.code != ACCEPTED_CODE
+        or not isinstance(context, ReceiveLink)
+        or now >= context.allowed_until
+        or connection.broker.audit_rows is not None
+    ):
+        return 0
+    done = context.queue.complete_many([lock for lock in locks if isinstance(lock, Lock)], now)
+    connection.broker.counters.completed += done
+    context.settlements.add_many(done)
+    session = link.session
+    if settled:
+        session.forget_many(link, ids[:done])
+    else:
+        for delivery_id in ids[:done]:
+            session.settle_outgoing(delivery_id, ACCEPTED_CODE)
+    return done

@@ -11,7 +11,7 @@ Rule 3: facts (entities, the namespace, session states, duplicate history) may s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import (
     AuditMarked,
@@ -27,6 +27,9 @@ from pairbus.engine.records import (
     SessionStateSet,
 )
 from pairbus.storage.codec import STORED_HEAD_BYTES
+
+if TYPE_CHECKING:
+    from pairbus.model.message import Message
 
 AUDIT: Final = 0
 """Stands for the message audit among the queue ids of ``high``; no queue has the id 0."""
@@ -142,6 +145,17 @@ class SegmentAccounts:
     def end_live(self, queue_id: int, location: int, size: int) -> None:
         """A message lies there no more."""
         self.add_live(queue_id, location, -size - 2 * STORED_HEAD_BYTES)
+
+    def end_live_many(self, queue_id: int, messages: list[Message]) -> None:
+        """These messages lie there no more. They mostly lie in one segment, so most of them are added up first."""
+        in_segment, together = -1, 0
+        for message in messages:
+            segment = message.location >> self._offset_bits
+            if segment != in_segment:
+                self.add_live_bytes(queue_id, in_segment, -together)
+                in_segment, together = segment, 0
+            together += message.size + STORED_HEAD_BYTES
+        self.add_live_bytes(queue_id, in_segment, -together)
 
     def note(self, account: SegmentAccount, record: Record) -> bool:
         """Learn from a record other than a removal; whether it is a fact."""

@@ -31,9 +31,8 @@ class RecentBlobs:
         """Drop a blob that will not be read again."""
         if location < self._first:
             return
-        blob = self._recent.get(location)
+        blob = self._recent.pop(location, None)
         if blob is not None:
-            del self._recent[location]
             self.recent_bytes -= len(blob)
 
     def _evict(self, durable: int) -> None:

@@ -156,6 +156,7 @@ USES: Final[dict[str, Callable[[Bench], Act]]] = {
     "Queue.hand_over": receiving(deletes=True),
     "Queue.check_held": settling(lambda _, queue: queue.check_held),
     "Queue.complete": settling(lambda _, queue: queue.complete),
+    "Queue.complete_many": settling(lambda _, queue: lambda lock, now: queue.complete_many([lock], now)),
     "Queue.abandon": settling(lambda _, queue: queue.abandon, b""),
     "Queue.release": settling(lambda _, queue: queue.release),
     "Queue.defer": settling(lambda _, queue: queue.defer, b""),
@@ -191,7 +192,14 @@ STEPS: Final = {
     ),
     *(
         f"Queue.{name}"
-        for name in ("messages_of", "move_to_dead_letter", "record", "remove", "session_of", "store")
+        for name in (
+            "messages_of",
+            "move_to_dead_letter",
+            "record",
+            "record_removals",
+            "remove",
+            "store",
+        )
     ),
     *(f"Queue.{name}" for name in ("set_credit", "take_moved", "tick", "unlocked", "watch_expiry")),
     *(f"session_ops.{name}" for name in ("end_hold", "expire", "lose_all", "serve_waiting")),

@@ -41,6 +41,11 @@ def test_it_holds_what_was_added_and_not_taken_out(seed: int) -> None:
         elif chance.random() < removing and model:
             number = min(model) if chance.random() < 0.7 else chance.randrange(highest + 2)
             assert table.pop(number) is model.pop(number, None)
+            if chance.random() < 0.1:
+                leaving = sorted(model)[chance.randrange(5) : chance.randrange(300) : chance.randint(1, 3)]
+                if chance.random() < 0.3:
+                    chance.shuffle(leaving)
+                table.pop_all([model.pop(number) for number in leaving])
         asked = chance.randrange(-1, highest + 2)
         assert table.get(asked) is model.get(asked)
         assert (asked in table, len(table)) == (asked in model, len(model))

@@ -295,6 +295,19 @@ def test_a_run_of_removals_is_packed_together(disk: SimulatedDisk) -> None:
     assert [r.queue_id for r in found[1000:]] == [QUEUE, QUEUE + 1] * 5
 
 
+def test_a_run_of_removals_goes_on_in_the_next_segment(disk: SimulatedDisk, store: LogStore) -> None:
+    messages = [send(store, number, size=20) for number in range(1, 901)]
+    commit(store)
+
+    store.append_removals(QUEUE, messages[1:])
+    assert store.statistics().live_bytes == messages[0].size + 48
+    commit(store)
+
+    store.close()
+    found = [r.sequence_number for r in open_log(disk).replay() if isinstance(r, MessageRemoved)]
+    assert found == list(range(2, 901))
+
+
 @pytest.mark.promise("B18", "B62")
 def test_the_cache_is_bounded_and_old_messages_are_read_by_blocks(disk: SimulatedDisk) -> None:
     store = ready_log(disk, segment_bytes=1 << 20, cache_bytes=600_000)

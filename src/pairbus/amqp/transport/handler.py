@@ -64,6 +64,22 @@ class Handler:
     ) -> None:
         """The peer's verdict on one of our deliveries. Unsettled: it waits for ``session.settle_outgoing``."""
 
+    def settled_many(
+        self, link: Link, ids: list[int], contexts: list[object | None], outcome: Outcome, settled: bool
+    ) -> None:
+        """The peer's one verdict on several of our deliveries on one link, which the session still knows.
+
+        An owner may have less work with all of them at once. One that they had settled is forgotten before ``settled`` is called.
+        """
+        session = link.session
+        for place in range(len(ids)):
+            delivery_id, context = ids[place], contexts[place]
+            # The answer to an earlier one may have taken it away.
+            if session.awaits_settlement(delivery_id, context):
+                if settled:
+                    session.forget_outgoing(delivery_id)
+                self.settled(link, delivery_id, context, outcome, settled)
+
     def credit(self, link: Link) -> None:
         """A link where we send has new credit, drain or window."""
 

@@ -224,6 +224,13 @@ class Session:
             del self.unsettled[delivery_id]
             entry[0].unsettled_count -= 1
 
+    def forget_many(self, link: Link, delivery_ids: list[int]) -> None:
+        """Forget deliveries of a link, which are known here."""
+        entries = self.unsettled
+        for delivery_id in delivery_ids:
+            del entries[delivery_id]
+        link.unsettled_count -= len(delivery_ids)
+
     def flush_dispositions(self) -> None:
         """Queue the gathered ranges. A range never wraps around: Python compares ids as plain numbers."""
         if self.accept_first >= 0:
@@ -312,13 +319,21 @@ class Session:
         self.connection.work_left -= len(known) - 1
         if not settled and len(known) <= span:
             self._answer_gaps(first, last, known)
+        handler = self.connection.handler
+        ids: list[int] = []
+        contexts: list[object | None] = []
+        link = entries[known[0]][0]
         for key in known:
             entry = entries.get(key)
-            if entry is not None:  # the owner's answer to an earlier one may have taken it away
-                if settled:
-                    del entries[key]
-                    entry[0].unsettled_count -= 1
-                self.connection.handler.settled(entry[0], key, entry[1], outcome, settled)
+            if entry is not None and entry[0] is not link:
+                handler.settled_many(link, ids, contexts, outcome, settled)
+                ids, contexts = [], []
+                link = entry[0]
+                entry = entries.get(key)
+            if entry is not None:  # the owner's answer on another link may have taken it away
+                ids.append(key)
+                contexts.append(entry[1])
+        handler.settled_many(link, ids, contexts, outcome, settled)
 
     def _answer_gaps(self, first: int, last: int, known: list[int]) -> None:
         """Within a range, deliveries that are not known were settled or lost before: reject them, or the client waits a minute."""

@@ -174,30 +174,23 @@ class Queue(QueueState):
             self.record(DuplicateSeen(self.queue_id, key, now))
             key = b""
         number = numbers.next_sequence_number
+        # The session id counts only where sessions are required (B52); elsewhere it is just a property.
+        session_id = incoming.session_id if self.sessions is not None else None
         if incoming.scheduled_at and self.context.is_ahead(incoming.scheduled_at, now):
-            message = Message(number, enqueued_at, NEVER, len(incoming.blob), self.session_of(incoming))
+            message = Message(number, enqueued_at, NEVER, len(incoming.blob), session_id)
             message.state = SCHEDULED
             message.extra = extra or Extra()
             message.extra.scheduled_at = incoming.scheduled_at
             message.extra.ttl_ms = incoming.ttl_ms
         else:
-            message = Message(
-                number,
-                enqueued_at,
-                self.expiry(incoming.ttl_ms, now),
-                len(incoming.blob),
-                self.session_of(incoming),
-            )
+            expires_at = self.expiry(incoming.ttl_ms, now)
+            message = Message(number, enqueued_at, expires_at, len(incoming.blob), session_id)
             message.extra = extra
         self.record(MessageStored(self.queue_id, message, incoming.blob, key))
         return number
 
     def store(self, message: Message, blob: bytes) -> None:
         self.record(MessageStored(self.queue_id, message, blob, b""))
-
-    def session_of(self, incoming: Scanned) -> str | None:
-        """The session id counts only where sessions are required (B52); elsewhere it is just a property."""
-        return incoming.session_id if self.sessions is not None else None
 
     def expiry(self, ttl_ms: int, now: int) -> int:
         """When a message enqueued now expires: after the shorter of its own and the entity's time to live. Its enqueued time may be
@@ -415,6 +408,21 @@ class Queue(QueueState):
             del lock.session.locks[lock.token]
         message = lock.message
         self.record(MessageRemoved(self.queue_id, message.sequence_number, message.location, message.size))
+
+    def complete_many(self, locks: list[Lock], now: int) -> int:
+        """Complete several deliveries, in this order, up to the first that ``complete`` refuses; how many that was."""
+        messages: list[Message] = []
+        for lock in locks:
+            session = lock.session
+            until = lock.locked_until if session is None else session.locked_until
+            if not lock.is_held or until <= now:
+                break
+            self.end_lock(lock)
+            messages.append(lock.message)
+        if messages:
+            self.numbers.accessed_at = now
+            self.record_removals(messages)
+        return len(messages)
 
     def abandon(self, lock: Lock, changed_properties: bytes, now: int) -> None:
         """The receiver gives the message back as failed."""

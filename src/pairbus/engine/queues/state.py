@@ -125,6 +125,13 @@ class QueueState:
         self.context.log.append(record)
         self.fold(record)
 
+    def record_removals(self, messages: list[Message]) -> None:
+        """``record`` a removal of each of these messages."""
+        self.context.log.append_removals(self.queue_id, messages)
+        self.messages.pop_all(messages)
+        for message in messages:
+            self._left(message)
+
     def fold(self, record: QueueRecord) -> None:
         """Change state by one record of this queue, live or while the log is replayed."""
         if isinstance(record, MessageStored):

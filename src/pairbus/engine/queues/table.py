@@ -62,10 +62,11 @@ class MessageTable:
             chunks.append([message])
             return
         chunk = chunks[at]
-        if chunk[len(chunk) - 1].sequence_number > number:
+        size: i64 = len(chunk)
+        if chunk[size - 1].sequence_number > number:
             at = max(self._chunk_with(number), 0)
             chunk = chunks[at]
-        size: i64 = len(chunk)
+            size = len(chunk)
         if chunk[size - 1].sequence_number < number:
             if size < CHUNK_MESSAGES_MAX:
                 chunk.append(message)
@@ -88,15 +89,38 @@ class MessageTable:
             return None
         chunks = self._chunks
         chunk = chunks[at]
-        index = _index(chunk, number)
-        message = chunk[index]
-        if message.sequence_number != number:
-            return None
+        message = chunk[0]
+        if message.sequence_number == number:  # most messages leave in their order
+            index: int = 0
+        else:
+            index = _index(chunk, number)
+            message = chunk[index]
+            if message.sequence_number != number:
+                return None
         chunk.pop(index)
         self._count -= 1
         if not chunk:
             chunks.pop(at)
         return message
+
+    def pop_all(self, messages: list[Message]) -> None:
+        """Take out these messages, all of which are here. Those that stand one after the other here and there go together."""
+        chunks = self._chunks
+        count: i64 = len(messages)
+        self._count -= count
+        done: i64 = 0
+        while done < count:
+            number = messages[done].sequence_number
+            at = self._chunk_with(number)
+            chunk = chunks[at]
+            first = end = _index(chunk, number)
+            while end < len(chunk) and done < count and chunk[end] is messages[done]:
+                end += 1
+                done += 1
+            assert end > first, number
+            del chunk[first:end]
+            if not chunk:
+                chunks.pop(at)
 
     def __iter__(self) -> Iterator[int]:
         for message in self.values():

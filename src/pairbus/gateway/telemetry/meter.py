@@ -101,8 +101,10 @@ class Tally:
 
     def add_many(self, count: int) -> None:
         """Operations without bytes."""
-        for _ in range(count):
+        if count:
             self.add(0)
+            self.count += count - 1
+            self.units += count - 1
 
 
 @dataclass(slots=True, eq=False)

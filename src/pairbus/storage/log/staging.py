@@ -86,6 +86,11 @@ class Staging:
         self._run.append(sequence_number)
         self.position += REMOVED_NUMBER_BYTES
 
+    def add_removals(self, sequence_numbers: list[int]) -> None:
+        """Add several to the open run."""
+        self._run += sequence_numbers
+        self.position += REMOVED_NUMBER_BYTES * len(sequence_numbers)
+
     def close_run(self) -> None:
         if self._run:
             self.pieces.append(encode_removed(self.run_queue_id, self._run))

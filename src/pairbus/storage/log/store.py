@@ -80,6 +80,7 @@ from pairbus.storage.log.writer import LogBatch, LogWriter
 from pairbus.storage.ports import SMALL_MESSAGE_BYTES, Store, StoreStatistics
 
 if TYPE_CHECKING:
+    from pairbus.model.message import Message
     from pairbus.storage.ports import Batch
 
 logger = logging.getLogger(__name__)
@@ -333,17 +334,26 @@ class LogStore(Store):
             staging.begin_run(queue_id)
         staging.add_removal(record.sequence_number)
         location = record.location
-        account = self._accounts.by_number.get(location >> OFFSET_BITS)
-        if account is not None:
-            size = record.size + STORED_HEAD_BYTES
-            entity_id = queue_id >> ENTITY_SHIFT
-            left = account.live.get(entity_id, 0) - size
-            if left:
-                account.live[entity_id] = left
-            else:
-                account.live.pop(entity_id, None)
-            self._accounts.live_bytes -= size
+        self._accounts.add_live_bytes(queue_id, location >> OFFSET_BITS, -record.size - STORED_HEAD_BYTES)
         self._cache.forget(location)
+
+    def append_removals(self, queue_id: int, messages: list[Message]) -> None:
+        staging = self._staging
+        size = REMOVED_NUMBER_BYTES * len(messages)
+        is_new_run = queue_id != staging.run_queue_id
+        if is_new_run:
+            size += REMOVED_HEAD_BYTES
+        if staging.position + size > staging.limit:
+            super().append_removals(queue_id, messages)  # some of them belong into the next segment
+            return
+        if is_new_run:
+            staging.close_run()
+            staging.begin_run(queue_id)
+        staging.add_removals([message.sequence_number for message in messages])
+        self._accounts.end_live_many(queue_id, messages)
+        cache = self._cache
+        for message in messages:
+            cache.forget(message.location)
 
     def _note_fact(self, record: Record, size: int) -> None:
         account = self._account
