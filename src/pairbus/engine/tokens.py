@@ -31,10 +31,10 @@ class TokenStream:
         tokens = self._tokens
         if not tokens:
             tokens = self._tokens = self._block()
-        return tokens.pop()
+        return tokens.pop() or self.next()
 
     def _block(self) -> list[int]:
         self._blocks += 1
         digest = hashlib.shake_256(self._seed + self._blocks.to_bytes(8, "big")).digest(_BLOCK.size)
         # That two of them are equal is as unlikely as guessing one.
-        return [token for token in _BLOCK.unpack(digest) if token]
+        return list(_BLOCK.unpack(digest))

@@ -12,6 +12,7 @@ from pairbus.amqp.encode import encode_string
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.rewrite import application_properties, with_properties
 from pairbus.amqp.message.scan import scan
+from pairbus.model.entity import QUEUE
 
 if TYPE_CHECKING:
     from pairbus.amqp.message.scan import Scanned
@@ -56,6 +57,8 @@ def check(broker: Broker, entity: Entity, message: Scanned, more_bytes: int, des
     """Refuse what ``store`` could not store after ``more_bytes`` of the same request."""
     if destination:
         broker.namespace.check_send_via(entity, destination, message, more_bytes)
+    elif entity.kind == QUEUE:
+        entity.main.check_send(message, more_bytes)
     else:
         broker.namespace.check_send(entity, message, more_bytes)
 
@@ -68,6 +71,8 @@ def store(
         number = broker.namespace.send_via(entity, destination, message, now)
         if number and number not in entity.transfer_dead_letter.messages:
             broker.counters.transferred(entity.main, number, message.blob, destination, now)
+    elif entity.kind == QUEUE:
+        number = entity.main.send(message, now)
     else:
         number = broker.namespace.send(entity, message, now)
     (tallies.pings if message.is_ping else tallies.messages).add(len(message.blob) - PREFIX_SIZE)

@@ -139,7 +139,7 @@ def delivery_parts(
                 times = _TIMES.pack(_ENQUEUED, enqueued_at, _LOCKED, locked_until)
                 _last.times = (enqueued_at, locked_until, times)
             number = sequence_number.to_bytes(8, "big")
-            return [known, lock_token, _PLAIN_HEAD, number, times, blob[PREFIX_SIZE:]]
+            return [b"".join([known, lock_token, _PLAIN_HEAD, number, times]), blob[PREFIX_SIZE:]]
     (
         flags,
         priority,

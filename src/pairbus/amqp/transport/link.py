@@ -340,13 +340,8 @@ class Link:
                 self.frame_size = size
             number: int = delivery_id
             output = connection.output
-            output += [
-                self.frame_head,
-                number.to_bytes(4, "big"),
-                TAG_HEAD,
-                tag,
-                SETTLED_TAIL if settled else UNSETTLED_TAIL,
-            ]
+            tail = SETTLED_TAIL if settled else UNSETTLED_TAIL
+            output += (self.frame_head, number.to_bytes(4, "big"), TAG_HEAD, tag, tail)
             output += parts
             connection.output_size += size
             session.next_outgoing_id = (session.next_outgoing_id + 1) & SERIAL
