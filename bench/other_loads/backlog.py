@@ -79,13 +79,16 @@ def measure(setting: Setting) -> list[Row]:
         started = time.monotonic()
         peer = broker.reopen()
         opened = time.monotonic() - started
+        setting.generator.run(peer, Load(mode="receive", window=1, count=1, address="long"))
+        delivered = time.monotonic() - started
         rows.append(
             Row(
                 load=f"kill -9 and open again with {messages - TAKEN:,} messages",
                 cost=opened,
                 yardstick=2.0,
                 unit="s until ready, beside the goal",
-                note=f"{peer.cpu_seconds():.1f} s of CPU, start of the program included; {resident_mib(peer.pid):.0f} MiB resident",
+                note=f"first delivery after {delivered:.1f} s; {peer.cpu_seconds():.1f} s of CPU, start of the program included; "
+                f"{resident_mib(peer.pid):.0f} MiB resident",
             )
         )
         pauses.take(peer)  # opening is one long callback, before anybody is served
