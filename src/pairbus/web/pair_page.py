@@ -69,8 +69,10 @@ class _Session:
     rule: str
     scope: str | None
     is_owner: bool
+    opened_by: set[str]
+    """Sides that took the key that the person gave: it ends when one of them takes it no more, as on the page of one namespace (M5)."""
     refused: set[str] = field(default_factory=set)
-    """Sides that took the key once and do so no more: it was replaced (M5)."""
+    """Sides that do not take the key that is used for them."""
 
 
 class PairPageServer:
@@ -191,7 +193,7 @@ class PairPageServer:
         session = self._sessions.get(request.cookies.get(COOKIE, ""))
         if session is None or session.ends_at <= self._clock():
             return None
-        return session if session.refused != set(self._sides) else None
+        return session if not session.refused & session.opened_by else None
 
     def _sign_out(self, request: web.Request) -> HttpResponse:
         self._sessions.pop(request.cookies.get(COOKIE, ""), None)
@@ -206,13 +208,20 @@ class PairPageServer:
             return error_response(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong keys: try again in a minute.")
         body = await _body_of(request)
         rule, key, entity = (str(body.get(name) or "") for name in ("rule", "key", "entity"))
+        owned = self._owned(rule, key)
+        is_root = bool(owned)
         keys = self._keys_of(rule, key)
         described: dict[str, dict[str, object]] = {}
         for side in self._sides.values():
-            found = await self._ask_session(side, keys[side.id], entity)
+            try:
+                found = await self._ask_session(side, keys[side.id], entity)
+            except _KeyRefused:
+                owned.discard(side.id)
+                continue
             if found is not None:
                 described[side.id] = found
-        if not described and not self._is_owner(rule, key):
+        opened_by = owned if is_root else {*described}
+        if not opened_by:
             self._failures.append(now)
             return error_response(HTTPStatus.UNAUTHORIZED, "The rule's name or its key is wrong.")
         session = _Session(
@@ -222,7 +231,8 @@ class PairPageServer:
             described=described,
             rule=rule,
             scope=entity or None,
-            is_owner=self._is_owner(rule, key),
+            is_owner=is_root,
+            opened_by=opened_by,
         )
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
@@ -234,14 +244,16 @@ class PairPageServer:
         )
         return answer
 
-    def _is_owner(self, rule: str, key: str) -> bool:
-        """Whether this is the root key of either side, as it was when the pair was started."""
-        roots = [credentials_of(side.connection_string) for side in self._sides.values()]
-        matches = [hmac.compare_digest(root.key.encode(), key.encode()) for root in roots]
-        return rule == ROOT_RULE and any(matches)
+    def _owned(self, rule: str, key: str) -> set[str]:
+        """The sides whose root key this is, as it was when the pair was started."""
+        roots = {side.id: credentials_of(side.connection_string) for side in self._sides.values()}
+        owned = {
+            side_id for side_id, root in roots.items() if hmac.compare_digest(root.key.encode(), key.encode())
+        }
+        return owned if rule == ROOT_RULE else set()
 
     def _keys_of(self, rule: str, key: str) -> dict[str, Credentials]:
-        if self._is_owner(rule, key):
+        if self._owned(rule, key):
             return {side.id: credentials_of(side.connection_string) for side in self._sides.values()}
         return {side.id: Credentials(side.http, rule, key) for side in self._sides.values()}
 
@@ -257,14 +269,19 @@ class PairPageServer:
                     found: dict[str, Any] = await answer.json()
                     namespace: dict[str, object] = found["namespaces"][0]
                     return namespace if namespace["rights"] else None
+                if answer.status == HTTPStatus.UNAUTHORIZED:
+                    raise _KeyRefused
         return None
 
     async def _described(self, session: _Session) -> dict[str, object]:
         for side in self._sides.values():
             if side.id not in session.described:
-                found = await self._ask_session(side, session.keys[side.id], session.scope or "")
-                if found is not None:
-                    session.described[side.id] = found
+                with suppress(_KeyRefused):
+                    found = await self._ask_session(side, session.keys[side.id], session.scope or "")
+                    if found is not None:
+                        session.described[side.id] = found
+                        if not session.is_owner:
+                            session.opened_by.add(side.id)
         namespaces = []
         for side in self._sides.values():
             known = session.described.get(side.id)
@@ -375,6 +392,8 @@ class PairPageServer:
                 status = answer.status
                 if status == HTTPStatus.UNAUTHORIZED:
                     session.refused.add(side.id)
+                    if side.id in session.opened_by:
+                        return error_response(HTTPStatus.UNAUTHORIZED, "Sign in: the key was replaced.")
                     status = HTTPStatus.FORBIDDEN  # this page's session is good; the namespace's rule is not
                 else:
                     session.refused.discard(side.id)
@@ -424,6 +443,10 @@ class PairPageServer:
             return error_response(HTTPStatus.BAD_GATEWAY, f"The send failed: {text[:300]}")
         finally:
             self._sending -= 1
+
+
+class _KeyRefused(Exception):
+    """A namespace does not take a key."""
 
 
 def _token(side: Side, credentials: Credentials, entity: str) -> str:

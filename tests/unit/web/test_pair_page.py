@@ -186,13 +186,33 @@ async def test_a_key_that_was_replaced_ends_what_it_opened() -> None:
         primary.rights["team"] = secondary.rights["team"] = ALL
         await stage.sign_in("team")
         del primary.rights["team"]
-        assert (await stage.ask("GET", "ns/primary/overview"))[0] == 403
-        assert (await stage.ask("GET", "api/pairing"))[0] == 403, "one side refuses: the pair is closed"
-        assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == 403
+        assert (await stage.ask("GET", "ns/primary/overview"))[0] == 401, "one side refuses: sign in again"
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 401
+        assert (await stage.ask("GET", "api/pairing"))[0] == 401
+        assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == 401
+        assert await stage.sign_in("team") == 200
+        session = (await stage.ask("GET", "api/session"))[1]
+        assert ([one["id"] for one in session["namespaces"]], session["pairing"]) == (["secondary"], False)
         assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 200
         del secondary.rights["team"]
-        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 403
-        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 401, "both do: sign in again"
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 401
+
+
+@pytest.mark.promise("M5")
+async def test_a_root_key_that_was_replaced_ends_its_session_and_opens_none() -> None:
+    async with staged() as stage:
+        primary, secondary = stage.sides.values()
+        primary.rights[ROOT] = secondary.rights[ROOT] = ALL
+        assert await stage.sign_in(ROOT, "p" * 44) == 200
+        del primary.rights[ROOT]
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 200
+        assert (await stage.ask("GET", "ns/primary/overview"))[0] == 401
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 401
+        assert await stage.sign_in(ROOT, "p" * 44) == 401
+        assert await stage.sign_in(ROOT, "s" * 44) == 200, "the key of the other side is good"
+        assert (await stage.ask("GET", "ns/primary/overview"))[0] == 403
+        assert (await stage.ask("GET", "api/pairing"))[0] == 403
+        assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 200
 
 
 @pytest.mark.promise("M10")
