@@ -127,6 +127,8 @@ def entity_view(
     row = entity_row(entity, _totals(broker))
     row["rights"] = rights
     row["locks"] = len(entity.main.locks)
+    row["dead_letter_locks"] = len(entity.dead_letter.locks)
+    row["transfer_dead_letter_locks"] = len(entity.transfer_dead_letter.locks)
     row["receivers"] = len(entity.main.rotation)
     row["sessions_held"] = len(entity.main.sessions.held) if entity.main.sessions is not None else None
     row["subscriptions"] = [subscription.path for subscription in entity.subscriptions.values()]

@@ -49,6 +49,16 @@ def test_a_deep_queue_is_paged_and_purged_in_one_go(browser: Browser) -> None:
         enter(browser, namespace)
         go(browser, "#/e/local/deep", "Messages 1 – 20")
         browser.wait_text("9,000", ".tiles")
+        with namespace.client() as client, client.get_queue_receiver("deep") as receiver:
+            message = receiver.receive_messages(max_message_count=1, max_wait_time=5)[0]
+            browser.wait_text("1 locked", ".tiles")
+            browser.click("button", "Purge…")
+            browser.wait_text("8,999 messages will be deleted", "dialog")
+            browser.wait_text("1 message that a receiver has locked stays.", "dialog")
+            browser.click("dialog button", "Cancel")
+            receiver.abandon_message(message)
+        browser.wait_text("1 earlier delivery", ".message")
+        browser.wait("!document.querySelector('.tiles').innerText.includes('locked')")
         browser.click("button", "Purge…")
         browser.wait_text("9,000 messages will be deleted", "dialog")
         browser.fill("dialog input", "deep")

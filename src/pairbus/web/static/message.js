@@ -155,7 +155,7 @@ export function messageItem(actions) {
         badges,
         row.state !== "active" && h("span", { class: "badge" }, row.state),
         row.is_locked && h("span", { class: "badge warn" }, icon("lock"), "locked"),
-        row.delivery_count > 0 && h("span", { class: "badge" }, plural(row.delivery_count, "failed delivery", "failed deliveries")),
+        row.delivery_count > 0 && h("span", { class: "badge" }, plural(row.delivery_count, "earlier delivery", "earlier deliveries")),
         row.dead_letter_reason !== null && h("span", { class: "badge bad" }, row.dead_letter_reason.slice(0, 40)),
       );
     }

@@ -18,6 +18,8 @@ const EMPTY = new Map([
 const SUFFIX = new Map([["main", ""], ["dead-letter", "/$DeadLetterQueue"], ["transfer-dead-letter", "/$Transfer/$DeadLetterQueue"]]);
 const COUNTED = new Map([["dead-letter", "dead_letter"], ["transfer-dead-letter", "transfer_dead_letter"]]);
 
+const LOCKED = new Map([["main", "locks"], ["dead-letter", "dead_letter_locks"], ["transfer-dead-letter", "transfer_dead_letter_locks"]]);
+
 function amountIn(data, where) {
   return COUNTED.has(where) ? data[COUNTED.get(where)] : data.active + data.scheduled;
 }
@@ -145,9 +147,11 @@ export function messagesPane(place, path, where, entity) {
   async function purge() {
     const data = entity();
     const wanted = `${data?.path ?? path}${SUFFIX.get(where)}`;
-    const amount = data ? amountIn(data, where) : 0;
+    const locked = data ? data[LOCKED.get(where)] : 0;
+    const amount = data ? amountIn(data, where) - locked : 0;
     const lines = [`${plural(amount, "message")} will be deleted. This cannot be undone.`];
     if (where === "main" && data?.scheduled) lines.push(`${count(data.scheduled)} of them are scheduled for later.`);
+    if (locked) lines.push(`${plural(locked, "message")} that a receiver has locked ${locked === 1 ? "stays" : "stay"}.`);
     if (!(await confirmTyped(where === "main" ? "Purge this queue?" : "Purge these dead letters?", lines, wanted, "Purge"))) return;
     const done = await carryOut("purge", { confirm: wanted }, "purged", "Purging…", amount);
     if (done) toast(`${plural(done.sum, "message")} purged.`);
