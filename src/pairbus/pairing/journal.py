@@ -27,6 +27,8 @@ ENVIRONMENT: Final = "PAIRBUS_JOURNAL"
 """Names the file; no journal is kept unless it is set."""
 BYTES_MAX: Final = 10_000_000
 """A journal that is larger becomes ``.1`` and a new one begins."""
+HEAD_BYTES: Final = 1_000_000
+"""How much of a file is looked at to see whether it is a journal: more than the longest status line."""
 STATUS: Final = "status"
 """The kind of a line that holds the state of every entity of one client."""
 STATUS_SECONDS: Final = 1.0
@@ -124,6 +126,21 @@ def status_row(report: EntityReport, now_ms: int) -> dict[str, object]:
         "spooled": report.spooled,
         "oldest_spooled_age_ms": report.oldest_spooled_age_ms,
     }
+
+
+def is_journal(path: Path) -> bool:
+    """Whether a file is empty, or its first lines hold an event or a state. A line may be torn."""
+    with path.open("rb") as file:
+        lines = file.read(HEAD_BYTES).splitlines()
+    return not lines or any(_is_line(line) for line in lines)
+
+
+def _is_line(line: bytes) -> bool:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and {"at_ms", "kind"} <= row.keys()
 
 
 def read(path: Path) -> Iterator[dict[str, object]]:

@@ -68,3 +68,11 @@ def test_a_drain_that_ends_says_that_something_could_not_be_delivered(
 
     assert result.exception is None
     assert result.return_value == code
+
+
+@pytest.mark.parametrize("given", [("--tasks", "3"), ("--master", "local"), ("--conf", "spark.a=b")])
+def test_options_of_spark_are_refused_without_spark(given: tuple[str, str]) -> None:
+    result = CliRunner().invoke(roots.root, ["syphon", "--engine", "local", *given])
+
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"{given[0]} is for Spark: leave it out, or leave out --engine local"

@@ -38,7 +38,7 @@ class ExplainFlags:
 @command(ExplainFlags, EPILOG)
 def explain(flags: ExplainFlags) -> int:
     """Explain the health of the entity PATH: errors, timers, pings and decisions with their times."""
-    from pairbus.pairing.journal import read
+    from pairbus.pairing.journal import is_journal, read
     from pairbus.pairing.naming import entity_key
 
     if not flags.journal:
@@ -52,6 +52,8 @@ def explain(flags: ExplainFlags) -> int:
         raise UsageError(f"{journal} is a directory: name the journal's file in it")
     key = entity_key(flags.path)
     try:
+        if not is_journal(journal):
+            raise UsageError(f"{journal} is no journal: name the file that PAIRBUS_JOURNAL names where the paired client runs")  # fmt: skip
         events = [event for event in read(journal) if entity_key(str(event.get("subject", ""))) == key]
     except OSError as error:
         raise UsageError(f"the journal {journal} cannot be read: {error.strerror}") from None

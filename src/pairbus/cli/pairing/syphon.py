@@ -110,7 +110,12 @@ def syphon(flags: SyphonFlags) -> int:
     """Deliver the messages of the backlog to the primary."""
     if flags.ledger is not None:
         check_directory(flags.ledger, "--ledger")
-    return _on_spark(flags) if flags.engine == "spark" else _here(flags)
+    if flags.engine == "spark":
+        return _on_spark(flags)
+    for name, flag in (("master", "--master"), ("settings", "--conf"), ("tasks", "--tasks")):
+        if is_given(name):
+            raise UsageError(f"{flag} is for Spark: leave it out, or leave out --engine local")
+    return _here(flags)
 
 
 # --- in this process --------------------------------------------------------------------------------
