@@ -169,8 +169,8 @@ def configuration(
 
 
 def _only_namespace(document: Mapping[str, object]) -> Mapping[str, object]:
-    users = document.get("UserConfig", {})
-    namespaces = users.get("Namespaces", [{}]) if isinstance(users, Mapping) else None
+    users = document.get("UserConfig", {"Namespaces": [{}]})
+    namespaces = users.get("Namespaces") if isinstance(users, Mapping) else None
     if not isinstance(namespaces, Sequence) or len(namespaces) != 1 or not isinstance(namespaces[0], Mapping):
         raise UsageError(
             "config must declare one namespace in UserConfig.Namespaces: a Namespace is one broker"

@@ -88,3 +88,8 @@ def test_a_whole_document_of_the_emulator_is_taken_under_the_namespaces_name() -
 def test_a_document_without_one_namespace_is_refused(namespaces: object) -> None:
     with pytest.raises(UsageError, match="one namespace"):
         configuration("contoso", [], further={"UserConfig": {"Namespaces": namespaces}})
+
+
+def test_a_document_without_namespaces_is_refused() -> None:
+    with pytest.raises(UsageError, match="one namespace"):
+        configuration("contoso", [], further={"UserConfig": {"Namespace": [{"Queues": [{"Name": "a"}]}]}})
