@@ -16,7 +16,7 @@ from pairbus import __version__
 from pairbus.cli.kit.errors import one_line, way_out
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.secrets import from_files
-from pairbus.errors import PairbusError, UsageError
+from pairbus.errors import PairbusError, SameNamespaceError, UsageError
 from pairbus.form import FORM
 
 COMMANDS: Final = {
@@ -74,6 +74,7 @@ COMMANDS: Final = {
 }
 """Each command: its module and name in this room, and its line in the list of commands."""
 HELP: Final = ("-h", "--help")
+WRONG_USAGE: Final = (UsageError, SameNamespaceError)
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 EXIT_INTERRUPTED: Final = 130
@@ -170,7 +171,7 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return error.exit_code
     except PairbusError as error:
-        return _complain(one_line(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED)
+        return _complain(one_line(error), EXIT_USAGE if isinstance(error, WRONG_USAGE) else EXIT_REFUSED)
     except (BrokenPipeError, ReaderGone):
         raise
     except Exception as error:

@@ -9,6 +9,7 @@ from pairbus.errors import UsageError
 from pairbus.model.flags import option
 from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, FAILOVER_INTERVAL_DEFAULT
 from pairbus.server.config.addresses import parse_address
+from pairbus.server.config.options import check_namespace
 from pairbus.server.sockets.registry import is_loopback_only
 from pairbus.storage.postgres.opening import is_database
 
@@ -59,6 +60,8 @@ class UpOptions(UpSettings):
     data: Path
 
     def __post_init__(self) -> None:
+        check_namespace(self.primary, "--primary")
+        check_namespace(self.secondary, "--secondary")
         if self.primary.lower() == self.secondary.lower():
             raise UsageError(f"both namespaces are called {self.primary!r}: a pair needs two names")
         if self.store is not None and not is_database(self.store):

@@ -310,3 +310,9 @@ def test_no_java(tmp_path: Path) -> None:
     )
 
     judge(done, WRONG_USAGE, ("Spark needs Java 17", "JAVA_HOME"))
+
+
+def test_a_pair_of_one_namespace_is_wrong_usage(namespace: Namespace) -> None:
+    both = dict.fromkeys(("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY"), namespace.connection_string)
+
+    mistake("drill", "--for", "30s", code=WRONG_USAGE, says=("two different namespaces",), environment=both)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 
@@ -74,3 +76,15 @@ def test_every_outage_can_be_asked_for() -> None:
     [fault] = [one for one in drill.params if one.name == "fault"]
     assert isinstance(fault.type, click.Choice)
     assert set(fault.type.choices) == {AUTO, *OUTAGES}
+
+
+@pytest.mark.parametrize("given", [("--primary", "a/b"), ("--secondary", "-x"), ("--primary", "")])
+def test_up_refuses_the_name_of_a_namespace_before_it_starts_one(
+    given: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["up", "--data", str(tmp_path), *given])
+
+    assert ended.value.code == 2
+    assert f"{given[0]} {given[1]!r}: a namespace has 1 to 50 letters" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -40,6 +40,14 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 
 
+def check_namespace(name: str, option: str) -> None:
+    """Raise UsageError, which names the option, unless a namespace may have this name."""
+    if not _NAMESPACE.fullmatch(name):
+        raise UsageError(
+            f"{option} {name!r}: a namespace has 1 to 50 letters, digits and hyphens, none of them a hyphen at an end"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """One node's part in a cluster that serves a namespace from one database.
@@ -120,11 +128,7 @@ class Options:
     """With a database as the store; None otherwise."""
 
     def __post_init__(self) -> None:
-        if not _NAMESPACE.fullmatch(self.namespace):
-            raise UsageError(
-                f"--namespace {self.namespace!r}: a namespace has 1 to 50 letters, digits and hyphens, none of them a "
-                "hyphen at an end"
-            )
+        check_namespace(self.namespace, "--namespace")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("--tls-cert and --tls-key go together: give both or neither")
         if self.audit and self.store == MEMORY:
