@@ -41,6 +41,11 @@ def test_every_command_has_an_example_of_itself(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ALL)
+def test_help_fits_a_terminal_of_80_columns(path: str) -> None:
+    assert [line for line in shown(path).splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("path", ALL)
 def test_an_example_means_the_same_in_a_shell(path: str) -> None:
     """``$DeadLetterQueue`` without quotes is an empty variable there."""
     examples = re.findall(r"^ +(?:\w+=\S+ )?pairbus .*$", shown(path), re.MULTILINE)

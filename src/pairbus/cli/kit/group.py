@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from typing import Final
 
 import click
 
+COLUMNS: Final = 80
+
 
 def folded(epilog: str) -> str:
-    """Notes and exit codes as paragraphs that click wraps. Examples stay as they are: a broken line is no command."""
+    """Notes and exit codes as paragraphs that click wraps. Long examples go on after a backslash, as a shell reads them."""
     found = []
     for paragraph in epilog.split("\n\n"):
         if not paragraph.lstrip().startswith("\b\nExample"):
             paragraph = paragraph.replace("\b\n", "").replace("\nExit codes:", "\n\nExit codes:")
+        else:
+            paragraph = "\n".join(map(_continued, paragraph.split("\n")))
         found.append(paragraph)
     return "\n\n".join(found)
+
+
+def _continued(line: str) -> str:
+    """An example in lines of COLUMNS at most, broken before options."""
+    done = []
+    while len(line) > COLUMNS:
+        # Two columns are for the backslash. Before an option no quotation is open.
+        at = line.rfind(" --", 0, COLUMNS - 1)
+        if at < 0:
+            break
+        done.append(f"{line[:at]} \\")
+        line = f"      {line[at + 1 :]}"
+    return "\n".join([*done, line])
 
 
 class HelpfulCommand(click.Command):

@@ -74,7 +74,12 @@ class DrillSettings:
     lasts: timedelta = option(
         "How long the outage lasts.", timedelta(seconds=60), flag="--for", metavar="TIME"
     )
-    fault: str = option("What happens to the primary.", AUTO, choices=(AUTO, *OUTAGES))
+    fault: str = option(
+        f"What happens to the primary: {AUTO}, {', '.join(OUTAGES)}.",
+        AUTO,
+        choices=(AUTO, *OUTAGES),
+        metavar="OUTAGE",
+    )
     entities: tuple[str, ...] = option(
         "Drill on this queue or topic, which needs --yes; may repeat.  [default: a queue of the drill's own]",
         (),
