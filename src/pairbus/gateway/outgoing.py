@@ -342,7 +342,10 @@ def complete_many(
         or connection.broker.audit_rows is not None
     ):
         return 0
-    done = context.queue.complete_many([lock for lock in locks if isinstance(lock, Lock)], now)
+    held = [lock for lock in locks if isinstance(lock, Lock)]
+    if len(held) < len(ids):
+        return 0
+    done = context.queue.complete_many(held, now)
     connection.broker.counters.completed += done
     context.settlements.add_many(done)
     session = link.session
