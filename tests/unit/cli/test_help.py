@@ -46,6 +46,11 @@ def test_help_fits_a_terminal_of_80_columns(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ALL)
+def test_no_bound_is_shown_where_there_is_none(path: str) -> None:
+    assert "None" not in shown(path)
+
+
+@pytest.mark.parametrize("path", ALL)
 def test_an_example_means_the_same_in_a_shell(path: str) -> None:
     """``$DeadLetterQueue`` without quotes is an empty variable there."""
     examples = re.findall(r"^ +(?:\w+=\S+ )?pairbus .*$", shown(path), re.MULTILINE)

@@ -97,7 +97,7 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
     elif hint is int:
         settings["type"] = _WholeNumber(minimum, maximum) if minimum is not None else int
     elif hint is float:
-        settings["type"] = _Number(minimum, maximum)
+        settings["type"] = _BoundedNumber(minimum, maximum) if minimum is not None else _Number()
     elif hint is Path:
         settings["type"] = click.Path(exists=True, dir_okay=False, path_type=Path)
     return click.Option([flag, one.name], **settings)
@@ -109,7 +109,7 @@ class _WholeNumber(click.IntRange):
     name = "integer"
 
 
-class _Number(click.FloatRange):
+class _Number(click.types.FloatParamType):
     """Refuses nan, which passes every comparison, and infinity, which no clock can wait for."""
 
     name = "number"
@@ -120,6 +120,10 @@ class _Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a valid number.", param, ctx)
         return number
+
+
+class _BoundedNumber(_Number, click.FloatRange):
+    pass
 
 
 def _default(value: object) -> object:
