@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,13 +15,14 @@ from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.drain.closing import close_all
-from pairbus.drain.hosting import CLOSE_SECONDS, build
+from pairbus.drain.hosting import CLOSE_SECONDS, FindNames, build
 from pairbus.drain.older import FOLLOW_MS
 from pairbus.drain.order import OrderPolicy
 from pairbus.drain.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
 from pairbus.drain.ports import Observer
 from pairbus.drain.problems import Problem, refuses_receivers
 from pairbus.drain.restoring import TimeToLivePolicy
+from pairbus.drain.search import no_queues
 from pairbus.drain.senders import one_line
 from pairbus.drain.shell import Drain
 from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
@@ -145,6 +146,36 @@ class Backlog:
                 waiting = None if total is None else total - (aside or 0)
                 rows.append(QueueRow(queue.name, waiting, aside, queue.index >= self._count, queue.owner))
             return rows
+
+    async def appeared(self, known: Collection[str]) -> list[QueueRow]:
+        """Backlog queues that are not among the known ones, given by their ``entity_key``; without counts."""
+        async with self._client(self._secondary) as client:
+            management = Management(AsyncioRuntime(), client, self._trust, self._host)
+            try:
+                found = await management.backlog_queues(self.name)
+            except NoManageRight:
+                names = [name for name in self.names() if naming.entity_key(name) not in known]
+                try:
+                    return await self._open_all(client, names)
+                except Exception as error:
+                    if known and classify(error) is Failure.UNAUTHORIZED:
+                        return []  # the key is for those that are known
+                    raise
+            return [
+                QueueRow(queue.name, None, None, queue.index >= self._count, queue.owner)
+                for queue in found
+                if naming.entity_key(queue.name) not in known
+            ]
+
+    async def nothing_found(self) -> tuple[str, bool]:
+        """A sentence about a secondary without backlog queues of this primary, and whether it has those of others."""
+        async with self._client(self._secondary) as client:
+            management = Management(AsyncioRuntime(), client, self._trust, self._host)
+            try:
+                others = await management.primaries()
+            except NoManageRight:
+                others = []
+        return no_queues(self.name, others), bool(others)
 
     async def _open_all(self, client: ServiceBusClient, names: Sequence[str]) -> list[QueueRow]:
         """Those of the backlog queues that exist and that the key may listen to. Raises when it may listen to none."""
@@ -273,6 +304,7 @@ class Backlog:
         observer: Observer | None = None,
         order: OrderPolicy = "relaxed",
         follow_ms: int = FOLLOW_MS,
+        find: FindNames | None = None,
         started: Callable[[Drain], None] = lambda drain: None,  # noqa: ARG005 - not wanted by default
     ) -> None:
         """Deliver messages to the primary until stopped, or once."""
@@ -293,6 +325,7 @@ class Backlog:
                 observer=observer,
                 order=order,
                 follow_ms=follow_ms,
+                find=find,
             )
             started(drain)
             try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,7 @@ from pairbus.drain.restoring import TimeToLivePolicy
 from pairbus.drain.shell import STOP_SECONDS, Drain
 from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.events import Kind
-from pairbus.pairing.naming import PrimaryIdentity
+from pairbus.pairing.naming import PrimaryIdentity, entity_key
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk import client_settings
 from pairbus.sdk.failures import Failure
@@ -37,6 +38,12 @@ CLOSE_SECONDS: Final = 1.0
 """How long the clients of a drain that has ended may take to close."""
 STOP_SHARE: Final = 0.7
 """The part of the time given for a stop that the drain gets; the rest is for closing the clients."""
+
+
+FindNames = Callable[[Collection[str]], Awaitable[Sequence[str]]]
+"""The names of backlog queues to drain that exist and are not among those, given by their ``entity_key``."""
+
+logger = logging.getLogger("pairbus.syphon")
 
 
 def ledger_directory() -> Path:
@@ -63,15 +70,23 @@ def build(
     observer: Observer | None = None,
     order: OrderPolicy = "relaxed",
     follow_ms: int = FOLLOW_MS,
+    find: FindNames | None = None,
 ) -> tuple[Drain, DoubtfulSends]:
     """A drain from ``secondary``'s backlog queues to ``primary``, and its sends in doubt, which the caller closes.
 
     Messages that were parked for another primary than ``identity`` are dead-lettered in the backlog; unless given, it
-    is the address of ``primary``. Messages of clients that keep an order are drained in order whatever ``order`` says.
+    is the address of ``primary``. ``find``: finds the names of further backlog queues while the drain runs. Messages of clients that keep an order are drained in order whatever ``order`` says.
     """
     doubts = DoubtfulSends.open(ledger if ledger is not None else ledger_directory(), name)
+
+    def inboxes(names: Sequence[str]) -> list[AzureInbox]:
+        return [AzureInbox(secondary, name, steady_ms, wall_ms) for name in names]
+
+    async def find_inboxes(known: Collection[str]) -> list[AzureInbox]:
+        return inboxes(await find(known)) if find is not None else []
+
     drain = Drain(
-        [AzureInbox(secondary, queue, steady_ms, wall_ms) for queue in queues],
+        inboxes(queues),
         AzureOutlet(primary),
         plan=DrainPlan(not_found=not_found, is_blocked=is_blocked),
         doubts=doubts,
@@ -83,8 +98,30 @@ def build(
         identity=identity or PrimaryIdentity.make(client_settings.addresses_of(primary)),
         order=order,
         follow_ms=follow_ms,
+        find=None if find is None else find_inboxes,
     )
     return drain, doubts
+
+
+def those_that_open(secondary: ServiceBusClient, names: Sequence[str]) -> FindNames:
+    """Finds those of some backlog queues that exist and show their messages: one operation for each that was not known."""
+
+    async def find(known: Collection[str]) -> list[str]:
+        found = []
+        for name in names:
+            if entity_key(name) in known:
+                continue
+            inbox = AzureInbox(secondary, name, steady_ms, wall_ms)
+            try:
+                await inbox.browse(1, 1)
+                found.append(name)
+            except Exception:
+                logger.debug("%s does not open", name, exc_info=True)
+            finally:
+                await inbox.close()
+        return found
+
+    return find
 
 
 class EventObserver(Observer):

@@ -22,8 +22,9 @@ from pairbus.drain.message import BacklogMessage
 from pairbus.drain.order import Seen, TooManyElsewhere, missing_after
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import Inbox, Observer
-from pairbus.drain.queue_view import QueueView
+from pairbus.drain.queue_view import QueueView, followed_by
 from pairbus.drain.skip_list import SKIPPED_MAX
+from pairbus.drain.unserved import UnservedQueues
 from pairbus.pairing.parking import Follows
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import Failure, classify
@@ -64,6 +65,7 @@ class OlderMessages:
         clock: A steady clock in milliseconds.
         observer: Called when a message is waited for no longer.
         follow_ms: How long a message of another backlog queue is waited for.
+        misses: Whether the drain does not have a backlog queue that is waited for.
     """
 
     def __init__(
@@ -73,12 +75,15 @@ class OlderMessages:
         clock: Callable[[], int],
         observer: Observer,
         follow_ms: int = FOLLOW_MS,
+        misses: Callable[[str], bool] = lambda queue: False,  # noqa: ARG005 - it has all by default
     ) -> None:
         self._plan = plan
         self._counters = counters
         self._clock = clock
         self._observer = observer
         self._follow_ms = follow_ms
+        self._misses = misses
+        self._unserved = UnservedQueues()
         self._pauses: dict[str, _Pause] = {}
         self._views: dict[str, QueueView] = {}
         """What is known about the queues that messages follow."""
@@ -201,6 +206,7 @@ class OlderMessages:
         followers = [message for message in held_up if message.follows]
         self._forget_places(queue, {message.sequence_number for message in followers})
         await self._follow(inbox, followers, again=is_due)
+        self._say_what_nobody_drains(queue, followers)
         still = {message.sequence_number for message in self._plan.held_up(queue)}
         freed = {message.path for message in held_up if message.sequence_number not in still}
         if freed or is_moving:
@@ -210,6 +216,26 @@ class OlderMessages:
         if freed or is_due:
             pause.next_ms = self._clock() + pause.pause_ms
         return freed
+
+    def _say_what_nobody_drains(self, queue: str, followers: Sequence[BacklogMessage]) -> None:
+        waits: dict[str, tuple[int, int]] = {}
+        for message in followers:
+            for one in message.follows:
+                if self._misses(one.queue):
+                    number = self._places.get((*message.key, one), 0)
+                    waits.setdefault(one.queue, (message.sequence_number, number))
+        for sentence in self._unserved.sentences(queue, waits, self._clock()):
+            self._observer.waits(queue, sentence)
+
+    async def what_follows(self, inbox: Inbox, number: int) -> str:
+        """A sentence about a message that another drain has, when it may wait for other backlog queues itself; else empty."""
+        page = await self._page(inbox, number, 1)
+        queues = followed_by(page[0]) if page and page[0].sequence_number == number else []
+        if not queues:
+            return ""
+        missed = [queue for queue in queues if self._misses(queue)]
+        text = f". Message {number} itself follows messages in {', '.join(queues)}"
+        return text + (f"; this drain does not drain {', '.join(missed)}" if missed else "")
 
     def _forget_places(self, queue: str, numbers: Collection[int]) -> None:
         """Keep only the places of these messages of a queue."""
@@ -251,6 +277,7 @@ class OlderMessages:
         for message in messages:
             for one in message.follows:
                 queues.setdefault(one.queue, []).append((message, one))
+                self._misses(one.queue)
         present: dict[_Place, int] = {}
         for queue, waiting in queues.items():
             present |= await self._present(inbox, queue, waiting, again=again)

@@ -101,6 +101,9 @@ class Observer:
     def waits(self, queue: str, sentence: str) -> None:
         """Everything that is held of a backlog queue waits for messages that other drains have. At most once a minute."""
 
+    def found(self, queue: str) -> None:
+        """A backlog queue has appeared while the drain ran, and is drained too."""
+
     def drained(self, queue: str) -> None:
         """Every message received from a backlog queue so far is delivered."""
 

@@ -170,6 +170,14 @@ def goes_before(seen: Seen, message: BacklogMessage, follows: Follows) -> bool:
     return detour is not None and detour[0] == follows.factory and detour[1] <= follows.detour
 
 
+def followed_by(seen: Seen) -> list[str]:
+    """The backlog queues of which messages go before a message that browsing shows."""
+    try:
+        return [one.queue for one in Passport.parse(seen.passport).follows]
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
+        return []
+
+
 @lru_cache(maxsize=10_000)
 def _detour_of(passport: str) -> tuple[str, int] | None:
     """The client that parked a message, and its number there. Asked for the same message over and over."""

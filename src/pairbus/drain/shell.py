@@ -24,7 +24,10 @@ from pairbus.drain.order import OrderPolicy, TooManyElsewhere
 from pairbus.drain.plan import SLOW_MS, DrainPlan
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
 from pairbus.drain.problems import Problem, Problems, pause_seconds, refuses_receivers
+from pairbus.drain.progress import Progress
+from pairbus.drain.renewing import renew_due
 from pairbus.drain.restoring import TimeToLivePolicy, fill, received, restore_to_send
+from pairbus.drain.search import FindQueues, QueueSearch
 from pairbus.drain.senders import Senders, one_line
 from pairbus.drain.sharing import SharedQueues
 from pairbus.drain.withdrawal import Withdrawal, answer_unsettled
@@ -39,15 +42,12 @@ POLL_SECONDS: Final = 900
 RECEIVE_MAX: Final = 100
 SETTLE_MAX: Final = 300
 """How many messages are completed with one request."""
-RENEW_MAX: Final = 100
-"""How many locks are renewed with one request."""
 RELEASED_SECONDS: Final = 0.2
 """How long a drain waits for messages that another one may just release, before it releases its own."""
 ONCE_SECONDS: Final = 1.0
 """How long a drain that should end waits for more."""
 QUEUE_FAILURES_MAX: Final = 3
 """A drain with a budget gives a backlog queue up after so many failures in a row; its driver plans the queue again."""
-RATE_WINDOW_MS: Final = 10_000
 STOP_SECONDS: Final = 4.0
 """How long a drain that is asked to stop may take."""
 BUDGET_STOP_SECONDS: Final = 25.0
@@ -78,6 +78,7 @@ class Drain:
         budget: Bounds after which the drain ends by itself. None: it goes on until stopped.
         order: ``session``: keep the order of every message with a session. ``relaxed``: of those whose client keeps it.
         follow_ms: How long a message waits for the one of another backlog queue that it follows.
+        find: Finds backlog queues that appear later. None, or a drain that ends by itself: those given are all.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class Drain:
         budget: Budget | None = None,
         order: OrderPolicy = "relaxed",
         follow_ms: int = FOLLOW_MS,
+        find: FindQueues | None = None,
     ) -> None:
-        self._inboxes = {inbox.queue: inbox for inbox in inboxes}
+        self._inboxes: dict[str, Inbox] = {}
         self._outlet = outlet
         self._plan = plan
         self._doubts = doubts
@@ -109,11 +111,15 @@ class Drain:
         self._primary = identity
         self._budget = budget
         self._order = order
-        self._older = OlderMessages(plan, counters, clock, self._observer, follow_ms)
         self._shared = SharedQueues()
-        self._work = {queue: deque[BacklogMessage | DeadLetter | Withdrawal]() for queue in self._inboxes}
-        self._wake = {queue: asyncio.Event() for queue in self._inboxes}
+        self._work: dict[str, deque[BacklogMessage | DeadLetter | Withdrawal]] = {}
+        self._wake: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Future[None]] = []
         self._problems = Problems(self._observer)
+        self._search = QueueSearch(find, self._start, clock, self._problems)
+        self._older = OlderMessages(plan, counters, clock, self._observer, follow_ms, self._search.misses)
+        for inbox in inboxes:
+            self._have(inbox)
         self._senders = Senders(
             outlet=outlet,
             plan=plan,
@@ -136,8 +142,7 @@ class Drain:
         """What the primary has acknowledged, and whether a copy of it was completed already."""
         self._cut_short: set[str] = set()
         self._ends_when_empty_ms: int | None = None
-        self._delivered_at: deque[int] = deque(maxlen=10_000)
-        self._oldest: dict[str, int] = {}
+        self._progress = Progress()
         self._deferred = DeferredMessages(counters, clock)
 
     # --- life -------------------------------------------------------------------------------------
@@ -151,29 +156,47 @@ class Drain:
         if once:
             self._ends_when_empty_ms = self._wall_clock()
         self._problems.moved(self._clock())
-        queues = [asyncio.ensure_future(self._drain_queue(inbox)) for inbox in self._inboxes.values()]
+        self._tasks = [asyncio.ensure_future(self._drain_queue(inbox)) for inbox in self._inboxes.values()]
+        if not once and self._budget is None:
+            self._tasks.append(self._search.start())
         watch = asyncio.ensure_future(self._watch())
-        all_queues = asyncio.ensure_future(asyncio.wait(queues))
+        all_queues = asyncio.ensure_future(self._wait_for_queues())
         try:
             ends: list[asyncio.Future[Any]] = [all_queues, watch]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not all_queues.done():
                 # Whatever a task waits for, it has until then to settle and to release.
-                await asyncio.wait(queues, timeout=max(0, self._stop_by_ms - self._clock()) / 1000)
-            for task in (*queues, watch):
-                if task.done():
+                await asyncio.wait([all_queues], timeout=max(0, self._stop_by_ms - self._clock()) / 1000)
+            for task in (*self._tasks, watch):
+                if task.done() and not task.cancelled():
                     task.result()
             if not self._stopped.is_set():
                 self._deferred.check()
         finally:
             self.stop()
             all_queues.cancel()
-            tasks = [*queues, watch, *self._senders.tasks()]
+            tasks = [*self._tasks, watch, *self._senders.tasks()]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=self._close_seconds)
             answer_unsettled((item for work in self._work.values() for item in work), self._observer)
             await close_all([*self._inboxes.values(), self._outlet], self._close_seconds)
+
+    def _have(self, inbox: Inbox) -> None:
+        self._inboxes[inbox.queue] = inbox
+        self._work[inbox.queue] = deque()
+        self._wake[inbox.queue] = asyncio.Event()
+        self._search.has(inbox.queue)
+
+    def _start(self, inbox: Inbox) -> None:
+        """Drain a backlog queue that has appeared."""
+        self._have(inbox)
+        self._observer.found(inbox.queue)
+        self._tasks.append(asyncio.ensure_future(self._drain_queue(inbox)))
+
+    async def _wait_for_queues(self) -> None:
+        while running := [task for task in self._tasks if not task.done()]:
+            await asyncio.wait(running)
 
     async def _watch(self) -> None:
         """Return when the drain was stopped or its time is spent; raise when a drain that should end cannot."""
@@ -199,6 +222,7 @@ class Drain:
             self._stop_by_ms = self._clock() + int(seconds * ANSWERS_SHARE * 1000)
             self._close_seconds = seconds * (1 - ANSWERS_SHARE)
         self._stopped.set()
+        self._search.stop()
         self._senders.stop()
         for queue, inbox in self._inboxes.items():
             inbox.interrupt()
@@ -214,16 +238,9 @@ class Drain:
         """Backlog queues that do not work at present."""
         return self._problems.of("secondary")
 
-    def drain_rate_per_s(self) -> float:
-        """Messages delivered per second, over the last ten seconds."""
-        since = self._clock() - RATE_WINDOW_MS
-        # Copied first: another thread may ask while this one counts.
-        return sum(1 for at in list(self._delivered_at) if at >= since) * 1000 / RATE_WINDOW_MS
-
-    def oldest_age_ms(self) -> int | None:
-        """How long the oldest message that is held or was just seen has been in the backlog."""
-        times = list(self._oldest.values())
-        return max(0, self._wall_clock() - min(times)) if times else None
+    def progress(self) -> tuple[int | None, float]:
+        """The age in ms of the oldest message that is held, and messages delivered per second."""
+        return self._progress.oldest_age_ms(self._wall_clock()), self._progress.rate_per_s(self._clock())
 
     # --- one backlog queue: receive and settle -----------------------------------------------------
 
@@ -262,7 +279,7 @@ class Drain:
         queue = inbox.queue
         await self._settle(inbox)
         await self._renew(inbox)
-        self._note_oldest(queue)
+        self._progress.note_oldest(queue, self._plan.oldest_ms(queue))
         if self._stopped.is_set():
             return await self._wind_up(inbox)
         for path in await self._older.look_again(inbox):
@@ -322,7 +339,8 @@ class Drain:
             return False
         is_back = self._shared.steps_back(queue, oldest, self._clock(), is_full=is_full)
         if (sentence := self._shared.sentence(queue, self._clock())) is not None:
-            self._observer.waits(queue, sentence)
+            more = await self._older.what_follows(inbox, oldest) if self._shared.is_stuck(queue) else ""
+            self._observer.waits(queue, sentence + more)
         if is_back:
             messages, numbers = self._plan.step_back(queue)
             messages += self._left.take(queue, numbers)
@@ -338,13 +356,6 @@ class Drain:
             return True
         await self._sleep(inbox.queue, max(0.01, (self._stop_by_ms - self._clock()) / 1000))
         return False
-
-    def _note_oldest(self, queue: str) -> None:
-        oldest = self._plan.oldest_ms(queue)
-        if oldest is not None:
-            self._oldest[queue] = oldest
-        else:
-            self._oldest.pop(queue, None)
 
     async def _poll(self, inbox: Inbox, count: int, seconds: float) -> Sequence[Delivery]:
         """One receive, counted as it is billed: one that brings messages as those, one that brings none as itself.
@@ -402,6 +413,8 @@ class Drain:
         deferred = await self._deferred.lock(inbox, self._older.take_deferred(inbox.queue))
         older = await self._read_all(inbox, deferred)
         self._received += len(deliveries) + len(deferred)
+        if deliveries:
+            self._search.received()
         for message in (*older, *messages):
             await self._hold(inbox, message)
 
@@ -518,7 +531,7 @@ class Drain:
                 self._counters.repeats_dropped += 1
             else:
                 self._counters.restored += 1
-                self._delivered_at.append(now)
+                self._progress.delivered(now)
             if message.identity in self._delivered:
                 self._delivered[message.identity] = True
         if not self._plan.held(inbox.queue) and not self._work[inbox.queue]:
@@ -545,25 +558,13 @@ class Drain:
         self._observer.dead_lettered(message, item.reason, item.description + goes_on)
 
     async def _renew(self, inbox: Inbox) -> None:
-        """Renew the locks that are due, many with one request: one by one a full window would lose them meanwhile."""
+        """Release what is not worth its lock, and renew the locks of the others that are due."""
         returned = self._plan.give_back(inbox.queue, self._clock())
         if not self._stopped.is_set():
             returned += self._left.take(inbox.queue, self._plan.take_back(inbox.queue, self._clock()))
             if returned:
                 await inbox.release([message.token for message in returned])
-        messages = self._plan.renewals(inbox.queue, self._clock())
-        for first in range(0, len(messages), RENEW_MAX):
-            if self._stopped.is_set():
-                return
-            some = messages[first : first + RENEW_MAX]
-            for message, until in zip(some, await inbox.renew(some), strict=True):
-                if until is None:
-                    self._plan.lock_lost(message)
-                    # One in flight is completed in vain later, and counted there.
-                    message.locked_until_ms = self._clock() + 60_000
-                else:
-                    self._counters.lock_renewals += 1
-                    message.locked_until_ms = until
+        await renew_due(inbox, self._plan, self._counters, self._clock, self._stopped.is_set)
 
     async def _release_all(self, inbox: Inbox) -> None:
         """Release every message of a queue that is not in flight, skipped ones included."""

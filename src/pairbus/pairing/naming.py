@@ -99,3 +99,9 @@ def missing_queues(primary_namespace: str, found: Iterable[str], count: int) -> 
     numbers = {index for index in numbers if index < count}
     last = max(numbers, default=0)
     return [backlog_queue(primary_namespace, index) for index in range(last) if index not in numbers]
+
+
+def primaries_of(queues: Iterable[str]) -> list[str]:
+    """The names of the primaries that some backlog queues belong to; other queues say nothing."""
+    parts = [name.lower().partition(f"/{TRANSFER_SEGMENT}/".lower()) for name in queues]
+    return sorted({primary for primary, _, index in parts if primary and index.isdecimal()})

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,11 +19,12 @@ from pairbus.cli.kit.output import status, stop_on_signals
 from pairbus.cli.kit.pair import PairFlags, delivered_text, run
 from pairbus.cli.kit.places import check_directory
 from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
-from pairbus.errors import UsageError
+from pairbus.errors import OtherPrimaryError, UsageError
 from pairbus.pairing.naming import entity_key, missing_queues
 
 if TYPE_CHECKING:
     from pairbus.drain.backlog import Backlog
+    from pairbus.drain.hosting import FindNames
     from pairbus.drain.message import BacklogMessage
     from pairbus.drain.ports import Observer
     from pairbus.drain.shell import Drain
@@ -41,6 +43,8 @@ DELETED: Final = (
 )
 
 LEFT_ALONE: Final = "{queue} lies beyond --queues and was left alone: --extra drains it too"
+
+WAITS_FOR_QUEUES: Final = "; this drain waits for that"
 
 EPILOG: Final = """\b
 Examples:
@@ -145,17 +149,24 @@ async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> bo
         if row not in rows and row.messages != 0:
             click.echo(LEFT_ALONE.format(queue=row.name), err=True)
     backlog.check_owner(rows, flags.primary_aliases)
-    if not rows:
-        raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
+    if not listed:
+        text, is_of_others = await backlog.nothing_found()
+        if flags.once and is_of_others:
+            raise UsageError(text)
+        click.echo(text + ("; nothing to drain" if flags.once else WAITS_FOR_QUEUES), err=True)
     found = {entity_key(row.name) for row in rows}
     absent = [name for name in names or () if entity_key(name) not in found]
     deleted = missing_queues(backlog.name, found, flags.queues) if names is None else []
     for name in absent:
         click.echo(
-            f"the secondary has no backlog queue {name!r} that this key may open: it is not drained", err=True
+            f"the secondary has no backlog queue {name!r} that this key may open: it is not drained"
+            + ("" if flags.once else " until it appears"),
+            err=True,
         )
     for name in deleted:
         click.echo(DELETED.format(queue=name), err=True)
+    if flags.once and not rows:
+        return not absent
     await backlog.drain(
         [row.name for row in rows],
         counters=counters,
@@ -163,9 +174,31 @@ async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> bo
         observer=reporter(),
         started=_end_on_signals,
         follow_ms=flags.follow_timeout * 1000,
+        find=_finder(backlog, flags, {row.name for row in listed}),
         **values_of(flags, "once", "not_found", "time_to_live", "primary_aliases", "order"),
     )
     return not absent and not deleted
+
+
+def _finder(backlog: Backlog, flags: SyphonFlags, named: set[str]) -> FindNames:
+    """Finds the queues that appear while the drain runs. ``named``: those of which it need not be said that they are left alone."""
+
+    async def find(known: Collection[str]) -> list[str]:
+        wanted = []
+        for row in await backlog.appeared(known):
+            text = LEFT_ALONE.format(queue=row.name) if row.is_extra and not flags.extra else ""
+            try:
+                backlog.check_owner([row], flags.primary_aliases)
+            except OtherPrimaryError as error:
+                text = str(error)
+            if not text:
+                wanted.append(row.name)
+            elif row.name not in named:
+                named.add(row.name)
+                click.echo(text, err=True)
+        return wanted
+
+    return find
 
 
 def reporter() -> Observer:
@@ -181,6 +214,9 @@ def reporter() -> Observer:
 
         def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
             click.echo(sentence, err=True)
+
+        def found(self, queue: str) -> None:
+            click.echo(f"{queue} has appeared and is drained too", err=True)
 
         def waits(self, queue: str, sentence: str) -> None:
             click.echo(sentence, err=True)
@@ -226,7 +262,7 @@ def _on_spark(flags: SyphonFlags) -> int:
     stop_on_signals(stop=stop)  # Spark has put its own handler in their place
     with spark_errors(), closing_spark(spark):
         show = _json_line if flags.as_json else _line
-        report = run_syphon(options, stop=stop, report_progress=show, spark=spark)
+        report = run_syphon(options, stop=stop, report_progress=show, say=_say, spark=spark)
     if flags.as_json:
         click.echo(json.dumps(report.as_json()))
     else:
@@ -237,6 +273,10 @@ def _on_spark(flags: SyphonFlags) -> int:
 def _line(progress: Progress) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[2K{progress.line()}", err=True, nl=False)
+
+
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)
 
 
 def _json_line(progress: Progress) -> None:

@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.pairing.events import Kind
+from pairbus.pairing.naming import backlog_queue
 from pairbus.pairing.options import milliseconds
 from pairbus.sdk.async_client import asynchronous
 
@@ -46,12 +47,14 @@ class _Host:
     _drain: Drain
 
     def progress(self) -> tuple[int | None, float]:
-        return self._drain.oldest_age_ms(), self._drain.drain_rate_per_s()
+        return self._drain.progress()
 
     def _build(self, primary: Any, secondary: Any) -> tuple[Drain, DoubtfulSends]:
-        from pairbus.drain.hosting import EventObserver, build
+        from pairbus.drain.hosting import EventObserver, build, those_that_open
 
         client, state = self._client, self._client._state
+        # Some could not be created when the client was paired: another client may do that later.
+        names = [backlog_queue(state.primary, index) for index in range(client.options.backlog_queue_count)]
         return build(
             primary,
             secondary,
@@ -66,6 +69,7 @@ class _Host:
             observer=EventObserver(state.emit, client._setup.read_in_vain, client._checks.found_unfit),
             order=client.options.order,
             follow_ms=milliseconds(client.options.fence_timeout),
+            find=those_that_open(secondary, names),
         )
 
     def _started(self) -> None:

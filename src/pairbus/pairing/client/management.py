@@ -13,6 +13,7 @@ from azure.core.exceptions import (
 )
 
 from pairbus.errors import PairingError
+from pairbus.pairing.naming import primaries_of
 from pairbus.pairing.rules import queues
 from pairbus.sdk.admin import NoManageRight
 
@@ -50,6 +51,15 @@ class Management:
             raise _translated(error) from error
         found = (queues.read(primary, properties) for properties in listed)
         return [queue for queue in found if queue is not None]
+
+    async def primaries(self) -> list[str]:
+        """The primaries that have backlog queues in this namespace, by their names."""
+        try:
+            async with self._admin() as admin:
+                listed = await self._runtime.collect(admin.list_queues())
+        except (ClientAuthenticationError, HttpResponseError) as error:
+            raise _translated(error) from error
+        return primaries_of(properties.name for properties in listed)
 
     async def message_count(self, queue: str) -> int | None:
         """How many messages a queue holds; None when the namespace does not say."""

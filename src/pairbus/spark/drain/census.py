@@ -10,7 +10,8 @@ from azure.core.exceptions import AzureError
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.pairing.naming import backlog_index, backlog_queue
+from pairbus.drain.search import no_queues
+from pairbus.pairing.naming import backlog_index, backlog_queue, primaries_of
 from pairbus.sdk import links
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.browsing import Browser, open_without_link
@@ -32,6 +33,9 @@ class Census:
         self._trust: dict[str, Any] = {"connection_verify": bundle} if bundle else {}
         self._client = links.client_of(secondary, retry_total=1, **self._trust)
         self._browsers: dict[str, Browser] = {}
+        self._primaries: list[str] = []
+        self.may_list = False
+        """Whether the key lets the queues be listed, so that one request shows them all."""
 
     def close(self) -> None:
         for browser in self._browsers.values():
@@ -49,6 +53,10 @@ class Census:
             return counted
         names = (backlog_queue(self._primary_name, index) for index in range(self._count))
         return {name: None if self.first(name) is not None else 0 for name in names if self._exists(name)}
+
+    def nothing_found(self) -> tuple[str, bool]:
+        """A sentence about a secondary without backlog queues of this primary, and whether it has those of others."""
+        return no_queues(self._primary_name, self._primaries), bool(self._primaries)
 
     def first(self, queue: str) -> int | None:
         """The lowest sequence number of an active message in a queue."""
@@ -81,12 +89,16 @@ class Census:
         from pairbus.sdk.admin import aio_admin_client
 
         counts: dict[str, int | None] = {}
+        names = []
         async with connect(AsyncServiceBusClient, self._secondary, **self._trust) as client:
             try:
                 async with aio_admin_client(client, self._trust, self._host) as management:
                     async for queue in management.list_queues_runtime_properties():
+                        names.append(queue.name)
                         if backlog_index(self._primary_name, queue.name) is not None:
                             counts[queue.name] = queue.active_message_count
             except (AzureError, ServiceBusError):
                 return None
+        self._primaries = primaries_of(names)
+        self.may_list = True
         return counts

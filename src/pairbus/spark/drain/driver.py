@@ -21,6 +21,7 @@ from pairbus.drain.older import FOLLOW_MS
 from pairbus.drain.order import OrderPolicy
 from pairbus.drain.plan import NotFoundPolicy
 from pairbus.drain.restoring import TimeToLivePolicy
+from pairbus.drain.search import IDLE_MS
 from pairbus.drain.shell import POLL_SECONDS
 from pairbus.errors import PairbusError, UsageError
 from pairbus.pairing.naming import backlog_index, check_different, missing_queues
@@ -119,6 +120,7 @@ def run_syphon(
     *,
     stop: threading.Event | None = None,
     report_progress: Callable[[Progress], None] = lambda progress: None,  # noqa: ARG005 - not shown by default
+    say: Callable[[str], None] = lambda sentence: None,  # noqa: ARG005 - not shown by default
     spark: SparkSession | None = None,
 ) -> Report:
     """Drain the backlog into the primary.
@@ -131,9 +133,10 @@ def run_syphon(
         options: What to drain, and how.
         stop: Set it to end after the running slice.
         report_progress: Called after each slice.
+        say: Called once with a sentence when there are no backlog queues.
         spark: A session to use; a quiet one of our own unless given.
     """
-    return _Run(options, stop or threading.Event(), report_progress, spark).run()
+    return _Run(options, stop or threading.Event(), report_progress, say, spark).run()
 
 
 class _Run:
@@ -142,6 +145,7 @@ class _Run:
         options: SyphonOptions,
         stop: threading.Event,
         report_progress: Callable[[Progress], None],
+        say: Callable[[str], None],
         spark: SparkSession | None,
     ) -> None:
         first = parse_connection_string(options.primary, "primary")
@@ -156,6 +160,7 @@ class _Run:
         self._options = options
         self._stop = stop
         self._report_progress = report_progress
+        self._say = say
         path = options.ledger or tempfile.mkdtemp(prefix="pairbus-ledger-")
         self._ledger = LedgerWriter(path, uuid.uuid4().hex[:12])
         self._report = Report(ledger=path)
@@ -196,7 +201,13 @@ class _Run:
     # --- once, or until stopped -----------------------------------------------------------------------------
 
     def _drain_once(self, census: Census) -> None:
-        for queue, count in self._backlog(census).items():
+        backlog = self._backlog(census)
+        if not backlog and not self._report.extra:
+            text, is_of_others = census.nothing_found()
+            if is_of_others:
+                raise UsageError(text)
+            self._say(f"{text}; nothing to drain")
+        for queue, count in backlog.items():
             highest = None if count == 0 else census.highest(queue)
             if highest is not None:
                 self._targets[queue] = highest
@@ -218,6 +229,7 @@ class _Run:
     def _drain_continuously(self, census: Census) -> None:
         self._watch = Watch(self._settings)
         pause = PAUSE_SECONDS_MIN
+        has_said = False
         while not self._stop.is_set():
             try:
                 backlog = self._backlog(census)
@@ -227,7 +239,13 @@ class _Run:
                 self._stop.wait(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
                 continue
-            if waiting:
+            if not backlog and not self._report.extra:
+                if not has_said:
+                    self._say(f"{census.nothing_found()[0]}; this drain waits for that")
+                has_said = True
+                self._stop.wait(pause)
+                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            elif waiting:
                 self._watch.cover(queue for queue in backlog if queue not in waiting)
                 if self._slice(waiting, watched=self._watch):
                     pause = PAUSE_SECONDS_MIN
@@ -238,10 +256,10 @@ class _Run:
             else:
                 pause = PAUSE_SECONDS_MIN
                 self._watch.cover(backlog)
-                self._wait_for_messages(self._watch)
+                self._wait_for_messages(self._watch, IDLE_MS / 1000 if census.may_list else POLL_SECONDS)
 
-    def _wait_for_messages(self, watch: Watch) -> None:
-        end = time.monotonic() + POLL_SECONDS
+    def _wait_for_messages(self, watch: Watch, seconds: float) -> None:
+        end = time.monotonic() + seconds
         while not self._stop.is_set() and time.monotonic() < end:
             if watch.wait(1.0):
                 return

@@ -93,7 +93,7 @@ def test_what_is_left_does_not_contain_what_was_dead_lettered(
     options = SyphonOptions(
         primary=text.format("one"), secondary=text.format("two"), tasks=1, ledger=str(tmp_path)
     )
-    run = _Run(options, threading.Event(), shown.append, None)
+    run = _Run(options, threading.Event(), shown.append, lambda sentence: None, None)
     counts = [Count("q", "orders", MOVED, 7, ""), Count("q", "gone", SET_ASIDE, 2, "DestinationNotFound: x")]
     monkeypatch.setattr(run, "_session", object)
     monkeypatch.setattr(run, "_run_tasks", lambda spark, shares: counts)
