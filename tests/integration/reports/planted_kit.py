@@ -29,12 +29,16 @@ FEW = {
     "held": 25, "deferred": 10, "set_aside": 15, "expired": 9, "in_spool": 8,
     "destroyed": 6, "destroyed_aside": 3, "made_again": 4, "cancelled": 5,
     "lost_after_cancel": 5, "lost_after_cancels": 3, "lost_after_expiry": 4, "home_after_cancel": 6,
+    "stored_in_doubt": 12,
 }  # fmt: skip
 """How many messages of each kind are planted."""
 PARKED = (
     "lost_parked", "held", "deferred", "set_aside", "expired", "destroyed", "destroyed_aside", "made_again", "cancelled",
     "lost_after_cancel", "lost_after_cancels", "lost_after_expiry", "home_after_cancel",
+    "stored_in_doubt",
 )  # fmt: skip
+IN_DOUBT_MS = 2_000
+"""How long a sender waits for the answer to an attempt that its destination has stored, before it parks the message."""
 EARLIER = {
     "lost_after_cancel": ("cancelled",),
     "lost_after_cancels": ("cancelled", "cancelled"),
@@ -96,7 +100,9 @@ def plant(count: int, seed: int) -> Planted:
     for number in range(count):
         kind = kinds.get(number, "")
         _send(rows, number, kind, number in parked)
-        if kind == "home_after_cancel" or kind not in {
+        if kind == "stored_in_doubt":
+            arrivals.append((_told(number) + DIRECT_MS, number))
+        elif kind == "home_after_cancel" or kind not in {
             "lost",
             "altered",
             "dead_lettered",
@@ -106,6 +112,7 @@ def plant(count: int, seed: int) -> Planted:
             arrivals.append((_told(number) + (HOME_MS if number in parked else DIRECT_MS), number))
     arrivals.sort()
     again = [(at + 1, number) for at, number in arrivals if kinds.get(number) == "repeated"]
+    again += [(_told(number) + HOME_MS, number) for number in kinds if kinds[number] == "stored_in_doubt"]
     for place, (at, number) in enumerate([*arrivals, *sorted(again)]):
         rows["received"].append(_row(at, "sent", _queue(number), number, sequence=place * STRIDE))
     for at in range(FEW["unexpected"]):
@@ -156,6 +163,9 @@ def _chosen(chance: random.Random, count: int, parked: set[int]) -> dict[int, st
 
 def _send(rows: dict[str, list[Row]], number: int, kind: str, is_parked: bool) -> None:
     queue, at = _queue(number), _told(number)
+    if kind == "stored_in_doubt":
+        rows["sent"] += [_row(at, "accepted", queue, number), _row(at + HOME_MS, "accepted", queue, number)]
+        at += IN_DOUBT_MS
     if not is_parked:
         if kind == "in_spool":
             rows["spool"].append(_row(at, "held", queue, number))
@@ -207,6 +217,7 @@ def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
     earlier = Counter({"cancelled": 0, "expired": 0})
     for kind, ends in EARLIER.items():
         earlier.update({end: FEW[kind] * number for end, number in Counter(ends).items()})
+    repeated = FEW["repeated"] + FEW["stored_in_doubt"]
     unexpected = FEW["unexpected"] + FEW["altered"]
     return {
         "accepted": count + FEW["absorbed"] + earlier.total(),
@@ -223,15 +234,16 @@ def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
         "lost": lost,
         "altered": FEW["altered"],
         "absorbed": FEW["absorbed"],
-        "repeated": FEW["repeated"],
+        "repeated": repeated,
         "unexpected": unexpected,
-        "received": arrived + FEW["repeated"] + unexpected,
+        "received": arrived + repeated + unexpected,
     }
 
 
 def _names(kinds: dict[int, str], count: int) -> set[tuple[str, str]]:
     fates = {"lost_parked": "lost", "altered": "lost", "held": "in_backlog", "deferred": "in_backlog"}
     fates |= {"destroyed": "lost", "destroyed_aside": "lost", "made_again": "in_backlog"}
+    fates |= {"stored_in_doubt": "repeated"}
     fates |= dict.fromkeys(EARLIER, "lost")
     quiet = ("absorbed", "home_after_cancel")
     found = {(fates.get(kind, kind), _id(number)) for number, kind in kinds.items() if kind not in quiet}

@@ -322,3 +322,27 @@ def test_bytes_that_are_no_text_are_a_damaged_file(tmp_path: Path) -> None:
     }
     with pytest.raises(UsageError, match=r"hurt\.parquet cannot be read: it is damaged"):
         arrow.reconcile(inputs)
+
+
+# -- when a message was accepted -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_spooled", [False, True])
+def test_a_message_that_the_primary_stored_before_it_was_parked_was_accepted_then(
+    tmp_path: Path, is_spooled: bool
+) -> None:
+    """An attempt without an answer, or a spooled message that was delivered and not removed: it overtakes nothing, and no clock differs."""
+    session = {"session_id": "s"}
+    primary = [
+        row("sent", name, time=at(minutes), sequence_number=minutes, **session)
+        for name, minutes in (("a", 1), ("b", 2), ("a", 9))
+    ]
+    secondary = [in_secondary("sent", "a", 5, **session), in_secondary("completed", "a", 9, **session)]
+    if is_spooled:
+        primary, secondary = primary[:2], secondary[:1]  # its copy still waits
+    found = certified(tmp_path, primary, secondary)
+
+    assert found.overtaken == 0
+    assert not any("clocks" in bar.span for bar in found.delays if bar.direct + bar.detoured)
+    assert [outage.first.timestamp() * 1000 for outage in found.outages] == [at(5)]
+    assert found.fates["arrived"] == 2

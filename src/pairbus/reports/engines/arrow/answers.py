@@ -48,8 +48,8 @@ SUMMARY: Final = {
     "timed": ("delay", "count"),
     "slowest": ("delay", "max"),
     "sessions": ("session", "count"),
-    "first": ("accepted_ms", "min"),
-    "last": ("accepted_ms", "max"),
+    "first": ("confirmed_ms", "min"),
+    "last": ("confirmed_ms", "max"),
 }
 """All counts by delay and, of parked messages, by the minute they were accepted in: small, and all that totals, delays and outages need."""
 
@@ -72,7 +72,7 @@ def with_delays(known: pa.Table) -> pa.Table:
         "delay": delay,
         "bucket": bucket,
         "is_parked": is_parked,
-        "minute": pc.if_else(is_parked, pc.divide(known["accepted_ms"], MINUTE_MS), None),
+        "minute": pc.if_else(is_parked, pc.divide(known["confirmed_ms"], MINUTE_MS), None),
         "is_odd": is_odd,
     }
     for name, column in columns.items():

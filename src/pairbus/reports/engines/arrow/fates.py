@@ -38,11 +38,14 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     accepted = pc.max_element_wise(accepted, column["spool"])
     arrived = pc.min_element_wise(accepted, found)
     missing = pc.subtract(accepted, arrived)
-    accepted_ms = pc.coalesce(column["backlog_ms"], column["direct_ms"], column["spool_ms"])
+    confirmed_ms = pc.coalesce(column["backlog_ms"], column["direct_ms"], column["spool_ms"])
+    # The primary may have stored a message whose sender got no answer, and parked it therefore. The drain's send is later than the parking.
+    stored_ms = pc.min_element_wise(column["backlog_ms"], column["direct_ms"])
+    accepted_ms = pc.coalesce(stored_ms, column["spool_ms"])
     # Each place takes what the places before it left.
     fates: dict[str, Any] = {}
     elsewhere = ZERO
-    is_waiting_hidden = pc.fill_null(pc.less(accepted_ms, hidden.waiting_before_ms), False)
+    is_waiting_hidden = pc.fill_null(pc.less(confirmed_ms, hidden.waiting_before_ms), False)
     places, kept = _places(
         column, pc.max_element_wise(pc.subtract(found, cancelled_before), ZERO), is_waiting_hidden
     )
@@ -56,7 +59,7 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     is_late = pc.is_null(accepted)  # none
     if until_ms is not None:
         is_late = pc.fill_null(pc.greater_equal(accepted_ms, until_ms), False)
-    is_hidden = pc.fill_null(pc.less(accepted_ms, hidden.nowhere_before_ms), False)
+    is_hidden = pc.fill_null(pc.less(confirmed_ms, hidden.nowhere_before_ms), False)
     nowhere = pc.if_else(is_absorbed, ZERO, rest)
     lost = pc.if_else(is_late, ZERO, nowhere)
     unproven = pc.if_else(is_hidden, lost, ZERO)
@@ -81,6 +84,7 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
             "dead_there": pc.min_element_wise(arrived, dead_there),
             "expired_there": pc.min_element_wise(arrived, column["expired_there"]),
             "accepted_ms": accepted_ms,
+            "confirmed_ms": confirmed_ms,
             "arrived_ms": pc.coalesce(column["stored_ms"], column["delivered_ms"]),
             "stored_sequence": column["stored_sequence"],
             "session": column["session"],

@@ -56,7 +56,7 @@ KNOWN: Final = pa.schema(
         *TALLY,
         *((name, TEXT) for name in KEY),
         *((name, LONG) for name in COUNTS),
-        *((name, LONG) for name in ("accepted_ms", "arrived_ms", "stored_sequence")),
+        *((name, LONG) for name in ("accepted_ms", "confirmed_ms", "arrived_ms", "stored_sequence")),
         ("session", TEXT),
         ("is_detoured", pa.bool_()),
         *((name, LONG) for name in ("messages", "delay", "bucket")),
