@@ -2,7 +2,8 @@
 
 The official clients know one host. A connection string of PairBus may list several, ``Endpoint=sb://node-1:5671,node-2:5671/;…``.
 ``connect`` makes the official client with the first of them, and each sender and receiver of it then goes on to the next address when
-the one in use refuses, does not answer, or ends the connection. All that the client has made share what was learnt.
+the one in use refuses, does not answer, or ends the connection. All that the client has made share what was learnt. With one address or
+several, opening ends in bounded time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from azure.servicebus import TransportType
 from pairbus.errors import UsageError
 from pairbus.sdk.connection_string import AMQP_PORT, AMQPS_PORT, parse_connection_string
 from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.opening import bound_opening
 from pairbus.sdk.trust import reaching
 
 CONNECT_SECONDS: Final = 1.0
@@ -79,7 +81,9 @@ def connect(official: Any, conn_str: str, **options: Any) -> Any:
     """
     parts = parse_connection_string(conn_str, "given")
     if len(parts.hosts) == 1:
-        return official.from_connection_string(conn_str, **{**reaching(conn_str), **options})
+        client = official.from_connection_string(conn_str, **{**reaching(conn_str), **options})
+        _replace_makers(client, lambda handler: handler)
+        return client
     if options.get("custom_endpoint_address"):
         raise UsageError(
             f"the connection string lists {len(parts.hosts)} addresses, and custom_endpoint_address is one more: give either"
@@ -98,27 +102,25 @@ def shared_addresses(client: Any) -> Addresses | None:
 def spread(client: Any, addresses: Addresses) -> None:
     """Let everything that an official client makes from now on use several addresses."""
     client._pairbus_addresses = addresses
+    _replace_makers(client, lambda handler: _Spread(handler, addresses).handler)
+
+
+def _replace_makers(client: Any, change: Callable[[Any], Any]) -> None:
+    """Let everything that an official client makes from now on open within a time limit, and change it further."""
     for name in _MAKERS:
         make = getattr(client, name, None)
         if make is not None:
-            setattr(client, name, _spreading(make, addresses))
+            setattr(client, name, _changing(make, change))
 
 
-def _spreading(make: Callable[..., Any], addresses: Addresses) -> Callable[..., Any]:
+def _changing(make: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
     @functools.wraps(make)
-    def make_spread(*given: Any, **options: Any) -> Any:
-        return _Spread(make(*given, **options), addresses).handler
+    def make_changed(*given: Any, **options: Any) -> Any:
+        handler = make(*given, **options)
+        bound_opening(handler)
+        return change(handler)
 
-    return make_spread
-
-
-def replace_open(handler: Any, open_: Callable[[float | None], None]) -> None:
-    """Let a synchronous sender or receiver open in another way, at each of its addresses in turn if it has several."""
-    spread_over: _Spread | None = getattr(handler, "_pairbus_spread", None)
-    if spread_over is None:
-        handler._open = open_
-    else:
-        spread_over.sdk_open = open_
+    return make_changed
 
 
 class _Spread:
@@ -130,7 +132,6 @@ class _Spread:
         self._used = addresses.current
         self._create: Callable[..., None] = handler._create_handler
         self.sdk_open = handler._open
-        handler._pairbus_spread = self
         self._sdk_handle = handler._handle_exception
         handler._create_handler = self._create_handler
         is_async = inspect.iscoroutinefunction(handler._open)

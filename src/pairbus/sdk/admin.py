@@ -11,10 +11,14 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as Ai
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.sdk import client_settings
-from pairbus.sdk.addresses import shared_addresses
+from pairbus.sdk.addresses import OPEN_SECONDS, shared_addresses
 
 ANSWER_SECONDS: Final = 15
 """Seconds that a request may take, with its second attempt."""
+
+
+CONNECT_SECONDS: Final = 10
+"""Seconds that a connection to the only address may take, with its TLS handshake."""
 
 
 class NoManageRight(Exception):
@@ -39,6 +43,21 @@ def admin_client(
     return ServiceBusAdministrationClient(host or client.fully_qualified_namespace, credential, **given)
 
 
+def within_limits(options: dict[str, Any], addresses: int) -> dict[str, Any]:
+    """Options of an administration client with which every request ends, at a namespace with so many addresses; those given win."""
+    is_alone = addresses == 1
+    given = {
+        "retry_total": max(1, addresses - 1),
+        "connection_timeout": CONNECT_SECONDS if is_alone else OPEN_SECONDS,
+        "read_timeout": ANSWER_SECONDS,
+        **options,
+    }
+    if is_alone and given["read_timeout"]:
+        # One that was silent all the time is not asked again; a connection that broke is. With several addresses the next one is.
+        given.setdefault("timeout", given["read_timeout"])
+    return given
+
+
 def cut_requests(client: ServiceBusAdministrationClient) -> None:
     """End the request of a synchronous administration client that another thread waits for, and refuse later ones.
 
@@ -61,10 +80,7 @@ def aio_admin_client(
 
 def _arguments(client: Any, options: dict[str, Any], key: Any, transports: Any) -> tuple[Any, dict[str, Any]]:
     addresses = shared_addresses(client)
-    given = {"retry_total": 1, "connection_timeout": 10, "read_timeout": ANSWER_SECONDS, **options}
-    if addresses is None and given["read_timeout"]:
-        # One that was silent all the time is not asked again; a connection that broke is. With several addresses the next one is.
-        given.setdefault("timeout", given["read_timeout"])
+    given = within_limits(options, 1 if addresses is None else len(addresses))
     credential = client_settings.credential_of(client)
     if isinstance(credential, AzureNamedKeyCredential):
         # The administration client knows tokens and its own kind of key only.

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.errors import RemoteProtocolError
 from pairbus.sdk import sections
-from pairbus.sdk.addresses import replace_open
+from pairbus.sdk.opening import replace_open
 
 PEEK_OPERATION: Final = b"com.microsoft:peek-message"
 PAGE: Final = 250

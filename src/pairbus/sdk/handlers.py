@@ -293,7 +293,7 @@ def end_handler(handler: Any) -> None:
     try:
         handler.close()
     finally:
-        _free(connection)
+        free_connection(connection)
         _wait_for(keeping)
 
 
@@ -312,7 +312,7 @@ def free_sockets(sender: Any) -> None:
             try:
                 await original()
             finally:
-                _free(connection)
+                free_connection(connection)
 
         sender._close_handler = close_later
     else:
@@ -325,7 +325,7 @@ def free_sockets(sender: Any) -> None:
             try:
                 original()
             finally:
-                _free(connection)
+                free_connection(connection)
                 _wait_for(keeping)
 
         sender._close_handler = close
@@ -367,7 +367,7 @@ def close_at_once(receiver: Any) -> None:
             try:
                 original()
             finally:
-                _free(connection)
+                free_connection(connection)
 
         receiver.close = close
         end_retries(receiver, is_closed.is_set)
@@ -380,7 +380,7 @@ def _end_opening(connection: Any) -> None:
         return
 
     async def end(*_: object) -> None:
-        _free(connection)
+        free_connection(connection)
         raise ConnectionResetError("the receiver is closed")
 
     transport.write = transport.negotiate = end
@@ -390,7 +390,8 @@ def _own_connection(handler: Any) -> Any:
     return None if getattr(handler, "_external_connection", False) else getattr(handler, "_connection", None)
 
 
-def _free(connection: Any) -> None:
+def free_connection(connection: Any) -> None:
+    """Close the socket of a connection, however far it has come."""
     transport = getattr(connection, "_transport", None)
     writer = getattr(transport, "writer", None)
     with suppress(Exception):

@@ -79,6 +79,8 @@ Exit codes: 0 messages were shown, 1 there were none, 2 wrong usage, 3 could not
 READY_FILE: Final = "A broker's ready file instead of PAIRBUS_PRIMARY."
 CA_FILE: Final = "Certificate authority to trust.  [default: that of a local broker in the user's data directory, else the system's]"
 COUNT_MAX: Final = 100_000
+ATTEMPT_SECONDS: Final = 20.0
+"""How long a request to a namespace, or a message of up to a megabyte, may go without an answer. There are two attempts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,7 +340,11 @@ def _client(flags: SendFlags | ReceiveFlags | PeekFlags) -> ServiceBusClient:
     from pairbus.sdk.addresses import connect
 
     connection_string, ca_file = connection_of(None, flags.ready_file, flags.ca_file, os.environ)
-    settings: dict[str, Any] = {"retry_total": 1, "logging_enable": False}
+    settings: dict[str, Any] = {
+        "retry_total": 1,
+        "logging_enable": False,
+        "try_timeout": _attempt_seconds(flags),
+    }
     if ca_file is not None:
         settings["connection_verify"] = ca_file
     try:
@@ -349,6 +355,12 @@ def _client(flags: SendFlags | ReceiveFlags | PeekFlags) -> ServiceBusClient:
             "the connection string cannot be used: it needs Endpoint, SharedAccessKeyName and SharedAccessKey"
         ) from None
     return client
+
+
+def _attempt_seconds(flags: SendFlags | ReceiveFlags | PeekFlags) -> float:
+    """How long an attempt to do something may take. The namespace lets a receiver of the next session wait."""
+    waits = isinstance(flags, ReceiveFlags) and flags.session == NEXT_SESSION
+    return ATTEMPT_SECONDS + (flags.wait if waits else 0.0)
 
 
 def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: str = SESSION_HINT) -> int:

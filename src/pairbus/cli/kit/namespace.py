@@ -88,18 +88,20 @@ def administration_client(
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     from pairbus.sdk.addresses import Addresses
+    from pairbus.sdk.admin import within_limits
     from pairbus.sdk.connection_string import parse_connection_string
     from pairbus.sdk.plain_http import PlainHttpTransport, SpreadHttpTransport
 
-    settings = {"retry_total": 1, **({"connection_verify": ca_file} if ca_file else {}), **options}
     parts = parse_connection_string(connection_string, "given")
+    trust = {"connection_verify": ca_file} if ca_file else {}
+    settings = within_limits({**trust, **options}, len(parts.hosts))
     # A namespace that is reached without TLS is asked without TLS too, as pairing does: `pairbus up` just works.
     is_plain = not ca_file and parts.is_emulator
     if len(parts.hosts) > 1:
         addresses = Addresses(parts.hosts, uses_tls=not is_plain)
         settings.setdefault("transport", SpreadHttpTransport(addresses, **settings))
     elif is_plain:
-        settings.setdefault("transport", PlainHttpTransport())
+        settings.setdefault("transport", PlainHttpTransport(**settings))
     try:
         return ServiceBusAdministrationClient.from_connection_string(parts.first_text, **settings)
     except (ValueError, UnboundLocalError) as error:

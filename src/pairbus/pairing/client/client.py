@@ -52,6 +52,7 @@ from pairbus.sdk.connection_string import (
     parse_connection_string,
 )
 from pairbus.sdk.failures import classify
+from pairbus.sdk.opening import bound_opening
 
 if TYPE_CHECKING:
     from typing import Self
@@ -78,6 +79,7 @@ def on_primary(official: _Method, text: str) -> _Method:
     def call(self: PairedClient[Any, Any], *given: Any, **options: Any) -> Any:
         self._check_live()
         made = getattr(self.primary, official.__name__)(*given, **options)
+        bound_opening(made)
         handlers.close_at_once(made)
         return made
 

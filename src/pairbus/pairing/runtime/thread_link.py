@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing.runtime.attempts import Attempts, Failed, LinkClosed, NotWanted, current_attempts
-from pairbus.sdk import handlers
+from pairbus.sdk import handlers, opening
 from pairbus.sdk.failures import IN_DOUBT, classify
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class ThreadLink:
         """Those of the call in progress, or of the last one."""
         self._is_sending = False
         """Whether there is a call in progress that sends."""
+        opening.bound_opening(sender)
         handlers.watch_attempts(sender, self._failed, is_final)
         handlers.watch_pauses(sender, self._may_try_again)
         self._sdk_open = handlers.share_opening(sender, self._open)

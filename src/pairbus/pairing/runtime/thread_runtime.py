@@ -12,6 +12,7 @@ from weakref import WeakSet
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
 from pairbus.sdk import handlers
 from pairbus.sdk.admin import admin_client, cut_requests
+from pairbus.sdk.opening import bound_opening
 
 if TYPE_CHECKING:
     from pairbus.pairing.runtime.ports import Work
@@ -85,6 +86,7 @@ class ThreadRuntime:
         return list(pages)
 
     def entered(self, resource: Any) -> _Entered:
+        bound_opening(resource)
         handlers.free_sockets(resource)
         return _Entered(resource)
 
