@@ -359,8 +359,9 @@ def _client(flags: SendFlags | ReceiveFlags | PeekFlags) -> ServiceBusClient:
 
 def _attempt_seconds(flags: SendFlags | ReceiveFlags | PeekFlags) -> float:
     """How long an attempt to do something may take. The namespace lets a receiver of the next session wait."""
-    waits = isinstance(flags, ReceiveFlags) and flags.session == NEXT_SESSION
-    return ATTEMPT_SECONDS + (flags.wait if waits else 0.0)
+    if isinstance(flags, ReceiveFlags) and flags.session == NEXT_SESSION:
+        return ATTEMPT_SECONDS + flags.wait
+    return ATTEMPT_SECONDS
 
 
 def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: str = SESSION_HINT) -> int:
