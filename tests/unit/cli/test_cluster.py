@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,25 +13,42 @@ from click.testing import CliRunner, Result
 from pairbus.cli.broker import cluster as module
 from pairbus.cli.root import root
 from pairbus.server.cluster.status import STALE_MS, STOPPED
-from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry, Ownership
+from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE, NodeEntry, Ownership
 
 
 def node(name: str, *, age_ms: int = 0, state: str = "idle", asked: str = "") -> NodeEntry:
     return NodeEntry(node=name, address=f"{name}:1", state=state, version="1", age_ms=age_ms, asked=asked)
 
 
-class Fake:
-    """A cluster whose owner gives the namespace up when it is asked, and then ``taker`` takes it."""
+class _Nodes:
+    def __init__(self, fake: Fake) -> None:
+        self.nodes, self.ask, self.forget = fake.entries_now, fake.ask, fake.forget
 
-    def __init__(self, *nodes: NodeEntry, taker: str) -> None:
+
+class Fake:
+    """A cluster whose owner gives the namespace up when it is asked, and then ``taker`` takes it. Nodes report all the time but for those
+    in ``paused``.
+    """
+
+    def __init__(self, *nodes: NodeEntry, taker: str, paused: tuple[str, ...] = ()) -> None:
+        self.paused = paused
+        self.began = time.monotonic()
         self.entries = {one.node: one for one in nodes}
         self.owner = Ownership(1, "a", "a:1", 2_000)
         self.taker = taker
-        self.lease = self.nodes = self
+        self.lease = self
+        self.nodes = _Nodes(self)
         self.requests: list[tuple[str, str]] = []
 
     def state(self) -> tuple[Ownership, list[NodeEntry]]:
-        return self.owner, list(self.entries.values())
+        return self.owner, self.entries_now()
+
+    def entries_now(self) -> list[NodeEntry]:
+        age_ms = round((time.monotonic() - self.began) * 1000)
+        return [
+            replace(one, age_ms=one.age_ms + age_ms) if one.node in self.paused else one
+            for one in self.entries.values()
+        ]
 
     def look(self) -> Ownership:
         return self.owner
@@ -77,7 +95,7 @@ def test_a_move_after_which_the_former_owner_serves_again_has_failed(monkeypatch
 
 
 def test_a_move_that_nobody_takes_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run(monkeypatch, Fake(node("a"), node("b"), taker=""), "move", "--timeout", "0")
+    result = run(monkeypatch, Fake(node("a"), node("b"), taker=""), "move", "--timeout", "0.3")
     assert result.return_value == 1
     assert "no other node took contoso in time" in result.stderr
 
@@ -132,11 +150,41 @@ def test_a_forced_drain_is_told_once_the_node_has_given_the_namespace_up(
     assert result.stdout == ""
 
 
-def test_a_drain_that_nobody_took_over_tells_what_it_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run(monkeypatch, Fake(node("a"), node("b"), taker=""), "drain", "a", "--timeout", "0")
+def test_a_drain_that_nobody_took_over_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(node("a"), node("b"), taker="")
+    result = run(monkeypatch, fake, "drain", "a", "--timeout", "0.3")
     assert result.return_value == 1
-    assert "no other node took contoso in time, and a takes no part any more" in result.stderr
-    assert "--undo" in result.stderr
+    assert "no other node took contoso in time, so a takes part again" in result.stderr
+    assert fake.requests == [("a", REQUEST_DRAIN), ("a", REQUEST_NONE)]
+
+
+@pytest.mark.parametrize("words", [("move",), ("drain", "a")])
+def test_a_node_that_has_taken_the_lease_and_reads_the_log_is_named(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    class Reading(Fake):
+        def look(self) -> Ownership:
+            return Ownership(2, "b", "", 2_000)
+
+    fake = Reading(node("a"), node("b"), taker="b")
+    result = run(monkeypatch, fake, *words, "--timeout", "0.3")
+    assert result.return_value == 1
+    assert "b takes contoso, and does not serve it yet" in result.stderr
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize("words", [("move",), ("drain", "a")])
+def test_a_node_that_does_not_report_any_more_is_not_given_the_namespace(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    fake = Fake(node("a"), node("b", age_ms=2_000), taker="", paused=("b",))
+    result = run(monkeypatch, fake, *words, "--timeout", "0.5")
+    assert result.return_value == 1
+    assert (
+        "a is the only node of contoso that takes part (no other node reports; the last reports were b 2.0 s ago)"
+        in result.stderr
+    )
+    assert fake.requests == []
 
 
 def test_a_node_that_runs_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

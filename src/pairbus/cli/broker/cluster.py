@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 EXIT_DONE: Final = 0
 EXIT_NO: Final = 1
 POLL_SECONDS: Final = 0.1
+READY_SECONDS: Final = 5.0
+"""How long a node that would take the namespace may take to report: it does so every second."""
+REPORT_SLACK_MS: Final = 100
+"""How far the clocks of this machine and of the database may be apart in that time."""
+SHOWS: Final = "`pairbus cluster status` shows the nodes"
 STANDBY_COLUMNS: Final = ("standby", "state", "behind_bytes", "behind_seconds")
 COLUMNS: Final = ("node", "state", "role", "address", "seen_seconds_ago", "asked", "version")
 
@@ -181,8 +186,8 @@ def move(flags: MoveFlags) -> int:
         owner, nodes = tables.state()
         if not owner.owner or owner.remaining_ms <= 0:
             return _no(f"no node owns {flags.namespace}: there is nothing to move")
-        if not _others(nodes, owner.owner):
-            return _no(_only(owner.owner, flags.namespace))
+        if not _await_ready(flags, tables, owner.owner, nodes):
+            return _no(_only(owner.owner, flags.namespace, nodes))
         tables.nodes.ask(owner.owner, REQUEST_MOVE)
         return _await_owner(flags, tables, owner)
 
@@ -195,7 +200,9 @@ def drain(flags: DrainFlags) -> int:
     with _tables(flags) as tables:
         owner, nodes = tables.state()
         is_owner = owner.owner == flags.node and owner.remaining_ms > 0
-        is_last = is_owner and not _others(nodes, flags.node)
+        is_last = is_owner and (
+            flags.undo or flags.forget or not _await_ready(flags, tables, flags.node, nodes)
+        )
         reason = _why_not(flags, nodes, is_last)
         if reason:
             return _no(reason)
@@ -229,8 +236,30 @@ def _others(nodes: list[NodeEntry], node: str) -> list[NodeEntry]:
     return [one for one in nodes if one.node != node and is_reporting(one) and one.asked != REQUEST_DRAIN]
 
 
-def _only(node: str, namespace: str) -> str:
-    return f"{node} is the only node of {namespace} that takes part: start another one first"
+def _await_ready(flags: MoveFlags, tables: Tables, owner: str, nodes: list[NodeEntry]) -> bool:
+    """Wait until a node that would take the namespace reports once more. False: none does, for all that the database knows of them.
+
+    One that is paused, or cut off from the database, still looks alive for some seconds.
+    """
+    before = {one.node: one.age_ms for one in _others(nodes, owner)}
+    began = time.monotonic()
+
+    def has_reported() -> bool:
+        waited_ms = (time.monotonic() - began) * 1000
+        # The age of an old report grows with the time that was waited.
+        return any(
+            one.node in before and one.age_ms < before[one.node] + waited_ms - REPORT_SLACK_MS
+            for one in _others(tables.nodes.nodes(), owner)
+        )
+
+    with status("waiting for another node to report …"):
+        return bool(before) and _wait(has_reported, min(flags.timeout, READY_SECONDS))
+
+
+def _only(node: str, namespace: str, nodes: list[NodeEntry]) -> str:
+    late = ", ".join(f"{one.node} {one.age_ms / 1000:.1f} s" for one in _others(nodes, node))
+    why = f" (no other node reports; the last reports were {late} ago)" if late else ""
+    return f"{node} is the only node of {namespace} that takes part{why}: start another one first"
 
 
 def _why_not(flags: DrainFlags, nodes: list[NodeEntry], is_last: bool) -> str:
@@ -238,7 +267,7 @@ def _why_not(flags: DrainFlags, nodes: list[NodeEntry], is_last: bool) -> str:
     if flags.forget and any(one.node == flags.node and is_reporting(one) for one in nodes):
         return f"{flags.node} runs: it would be on the list again in a second; stop it first"
     if is_last and not flags.undo and not flags.forget and not flags.force:
-        return f"{_only(flags.node, flags.namespace)}, or give --force, and nobody serves {flags.namespace} until --undo"
+        return f"{_only(flags.node, flags.namespace, nodes)}, or give --force, and nobody serves {flags.namespace} until --undo"
     return ""
 
 
@@ -263,6 +292,10 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
     with status(f"waiting for another node to serve {flags.namespace} …"):
         is_done = _wait(is_served, flags.timeout)
     if not is_done or found[0].owner == before.owner:  # nobody else was there, so the former owner came back
+        if not is_done and found[0].owner not in ("", before.owner) and found[0].epoch != before.epoch:
+            return _no(f"{found[0].owner} takes {flags.namespace}, and does not serve it yet; {SHOWS}")
+        if isinstance(flags, DrainFlags):
+            tables.nodes.ask(flags.node, REQUEST_NONE)
         return _no(_not_moved(flags, found[0], before))
     owner = found[0]
     show(
@@ -275,13 +308,11 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
 
 def _not_moved(flags: MoveFlags, owner: Ownership, before: Ownership) -> str:
     head = f"no other node took {flags.namespace} in time"
-    shows = "`pairbus cluster status` shows the nodes"
     if isinstance(flags, DrainFlags):
-        undo = f"`pairbus cluster drain {flags.node} --undo` lets it serve again"
-        return f"{head}, and {flags.node} takes no part any more; {undo}; {shows}"
+        return f"{head}, so {flags.node} takes part again; {SHOWS}"
     if owner.owner == before.owner and owner.epoch != before.epoch:
-        return f"{head}: {owner.owner} serves it again (epoch {owner.epoch}); {shows}"
-    return f"{head} ({flags.timeout:g} s); {shows}"
+        return f"{head}: {owner.owner} serves it again (epoch {owner.epoch}); {SHOWS}"
+    return f"{head} ({flags.timeout:g} s); {SHOWS}"
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:
