@@ -489,6 +489,45 @@ def test_wrong_directions_are_refused(data: Path, url: str) -> None:
     assert "holds no namespace" in str(result.exception)
 
 
+@pytest.mark.parametrize("place", ["store", "store.moving"])
+def test_foreign_files_in_the_way_of_a_move_are_named_and_kept(
+    data: Path, url: str, tmp_path: Path, place: str
+) -> None:
+    moved("--data", data, "--to", url)
+    precious = tmp_path / "back" / place / "precious"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("mine")
+
+    result = run("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
+
+    assert isinstance(result.exception, UsageError)
+    assert f"{precious.parent} holds what is not PairBus's: precious" in str(result.exception)
+    assert precious.read_text() == "mine"
+    precious.unlink()
+    moved("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
+
+
+def test_foreign_files_under_the_name_of_a_moved_log_are_named_and_kept(data: Path, url: str) -> None:
+    precious = data / "store.moved" / "precious"
+    precious.parent.mkdir()
+    precious.write_text("mine")
+
+    result = run("--data", data, "--to", url)
+
+    assert isinstance(result.exception, UsageError)
+    assert "holds what is not PairBus's: precious" in str(result.exception)
+    assert precious.read_text() == "mine"
+
+
+def test_a_file_is_no_data_directory(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for direction in (("--from", url, "--namespace", NAME), ("--to", url)):
+        result = run("--data", file, *direction)
+        assert isinstance(result.exception, UsageError)
+        assert f"--data is {file}, and that is a file: name a directory" in str(result.exception)
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -108,7 +108,10 @@ class DataFlags:
 
     @property
     def directory(self) -> Path:
-        return data_directory(self.namespace, self.data)
+        found = data_directory(self.namespace, self.data)
+        if found.exists() and not found.is_dir():
+            raise UsageError(f"--data is {found}, and that is a file: name a directory")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

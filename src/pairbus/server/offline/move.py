@@ -72,7 +72,7 @@ from pairbus.storage.files import RealFileSystem
 from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.table.ports import MOVER, OutcomeUnknown, TableFailed
-from pairbus.storage.tools.inspect import holds_data
+from pairbus.storage.tools.inspect import foreign_files, holds_data
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -89,6 +89,7 @@ MOVE_BYTES: Final = 16
 COMMIT_BYTES: Final = 4 << 20
 COMMIT_RECORDS: Final = 2_000
 READ_MESSAGES: Final = 500
+NAMES_SHOWN_MAX: Final = 5
 LAST_STEP_TRIES_MAX: Final = 20
 LAST_STEP_PAUSE_SECONDS: Final = 0.5
 
@@ -154,6 +155,7 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
             _confirm_in_database(data, database, mark)
         return mark.moved
     directory, aside = data / STORE_DIRECTORY, data / MOVED_DIRECTORY
+    _refuse_foreign(aside)
     with opened(data, progress) as found:
         if found.name != database.namespace:
             raise UsageError(
@@ -229,6 +231,7 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
     named = _read_mark(directory / MOVING_FROM_FILE)
     if holds_data(directory) and named is None:
         raise UsageError(f"{directory} holds the data of a namespace already: it is not overwritten")
+    _refuse_foreign(directory, unfinished)
     if _unfinished(data) is not None:
         refuse_moved(data)  # which says so
     copy = _read_mark(unfinished / MOVING_FROM_FILE)
@@ -299,11 +302,24 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
     return moved
 
 
+def _refuse_foreign(*directories: Path) -> None:
+    """A move removes what lies under these names, which must be its own. Raises UsageError."""
+    for directory in directories:
+        names = foreign_files(directory)
+        if names:
+            shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", …" if len(names) > NAMES_SHOWN_MAX else "")
+            raise UsageError(
+                f"{directory} holds what is not PairBus's: {shown}; move it away, or name another --data"
+            )
+
+
 def _confirm_in_files(data: Path) -> None:
     """The database is marked: give the copy its name."""
     directory = data / STORE_DIRECTORY
     try:
-        shutil.rmtree(directory, ignore_errors=True)  # at most a lock file
+        if directory.is_dir():
+            (directory / LOCK_FILE).unlink(missing_ok=True)
+            directory.rmdir()
         (data / MOVING_DIRECTORY).rename(directory)
         sync_directory(data)
     except OSError as error:

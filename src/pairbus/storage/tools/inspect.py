@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pairbus.errors import StoreCorrupt, StoreUnavailable
-from pairbus.storage.files import FileSystem, RealFileSystem
+from pairbus.storage.files import UNFINISHED_SUFFIX, FileSystem, RealFileSystem
 from pairbus.storage.identity import (
     FORMAT_FILE,
     LOCK_FILE,
@@ -86,11 +86,22 @@ def _check(
         )
 
 
+_UNFINISHED: Final = FORMAT_FILE + UNFINISHED_SUFFIX
+"""The first file of a log that was just being made."""
+
+
 def holds_data(directory: Path) -> bool:
     """Whether there is anything to look at; a directory that is not there must not be made."""
     return directory.is_dir() and any(
         path.name == FORMAT_FILE or segment_number(path.name) is not None for path in directory.iterdir()
     )
+
+
+def foreign_files(directory: Path) -> list[str]:
+    """What lies in the directory of a log and is none of its files, if no log is there; empty: the directory may be removed."""
+    if not directory.is_dir() or holds_data(directory):
+        return []
+    return sorted(path.name for path in directory.iterdir() if path.name not in (LOCK_FILE, _UNFINISHED))
 
 
 class _Reader:
