@@ -18,7 +18,7 @@ from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule, key_bytes
 from pairbus.server.clock import BrokerClock, utc
 from pairbus.server.config.forwarding import forwarding_loops
-from pairbus.server.config.options import MEMORY
+from pairbus.server.config.options import MEMORY, unknown_store
 from pairbus.server.logs.audit import AuditLog
 from pairbus.server.logs.audit_pauses import note_audit, note_no_audit
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
@@ -251,12 +251,7 @@ def open_store(options: Options) -> Store:
         return LogStore.open(options.data / STORE_DIRECTORY, namespace=options.namespace)
     if options.store == MEMORY:
         return MemoryStore()
-    # Only the scheme is shown: the rest of a URL may hold a password.
-    scheme = options.store.partition(":")[0][:20]
-    raise UsageError(
-        f"--store {scheme}:… is not known: give postgresql://user@host/database or {MEMORY}, or leave it out for files in the data "
-        "directory"
-    )
+    raise unknown_store(options.store)
 
 
 def open_table_store(

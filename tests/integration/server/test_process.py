@@ -184,6 +184,7 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
         ),
         (("--config", "/does/not/exist"), "--config /does/not/exist cannot be read"),
         (("--store", "mysql://user:secret@host/db"), "--store mysql:… is not known"),
+        (("--store", "mysql://user:secret@host/db", "--node", "a"), "--store mysql:… is not known"),
         (("--no-such-option",), "No such option"),
     ],
 )

@@ -248,6 +248,14 @@ def make_options(given: ServeSettings, environment: Mapping[str, str]) -> Option
     )
 
 
+def unknown_store(store: str) -> UsageError:
+    """What is said of a ``--store`` of no known kind. Only its scheme is shown: the rest of a URL may hold a password."""
+    return UsageError(
+        f"--store {store.partition(':')[0][:20]}:… is not known: give postgresql://user@host/database or {MEMORY}, or leave it out for "
+        "files in the data directory"
+    )
+
+
 def _cluster_options(given: ServeSettings) -> ClusterOptions | None:
     """This node's part, if the store is a database. Raises UsageError."""
     if given.store is None or not is_database(given.store):
@@ -258,6 +266,8 @@ def _cluster_options(given: ServeSettings) -> ClusterOptions | None:
             ("--store-max-mb", given.store_max_mb),
         ):
             if value is not None:
+                if given.store is not None and given.store != MEMORY:
+                    raise unknown_store(given.store)
                 raise UsageError(
                     f"{name} is for a namespace in a database: add --store postgresql://host/database, or leave {name} out"
                 )
