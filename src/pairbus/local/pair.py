@@ -99,11 +99,13 @@ class Member:
         audit: bool = False,
         store: str | None = None,
         number: int = 1,
+        nodes: int = 1,
     ) -> None:
-        """``work`` is a directory of its own, ``config`` the text of a configuration file; ``number`` says which of several nodes it is."""
+        """``work`` is a directory of its own, ``config`` the text of a configuration file; ``number`` says which of so many nodes it is."""
         self.role = role
         self.name = name
         self.number = number
+        self._is_alone = nodes == 1
         self.host = ProcessHost()
         self.ready: ReadyInfo | None = None
         self.died_at: float | None = None
@@ -128,7 +130,7 @@ class Member:
     def title(self) -> str:
         """Its name in messages to people."""
         named = f"the {self.role}" if self.name.lower() == self.role else f"the {self.role} {self.name}"
-        return named if self.number == 1 else f"node {self.number} of {named}"
+        return named if self._is_alone else f"node {self.number} of {named}"
 
     @property
     def data(self) -> Path:
@@ -328,6 +330,7 @@ class RunningPair:
             audit=options.audit,
             store=options.store,
             number=number,
+            nodes=options.nodes,
         )
         self._members.append(member)
         self._stack.push_async_callback(asyncio.to_thread, member.host.stop)

@@ -13,6 +13,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.local.pair import Member
 from pairbus.sdk.addresses import connect
 from pairbus.testing import Namespace
 from tests.integration.cli.test_demo import FREE, config, is_alive, pairbus, send, up
@@ -143,3 +144,14 @@ def test_a_database_that_the_environment_names_is_not_used_by_the_test_kit(
         client.get_queue_sender("orders") as sender,
     ):
         sender.send_messages(ServiceBusMessage("kept in files"))
+
+
+def test_a_node_of_several_is_named_with_its_number(tmp_path: Path) -> None:
+    def title(role: str, name: str, number: int, nodes: int) -> str:
+        return Member(role, name, address="127.0.0.1:0", work=tmp_path, number=number, nodes=nodes).title
+
+    assert [title("primary", "primary", number, 2) for number in (1, 2)] == [
+        "node 1 of the primary",
+        "node 2 of the primary",
+    ]
+    assert title("secondary", "fabrikam", 1, 1) == "the secondary fabrikam"
