@@ -90,7 +90,7 @@ def namespace() -> Iterator[Namespace]:
         yield started
 
 
-@pytest.fixture(params=STAGES.values(), ids=STAGES)
+@pytest.fixture(params=list(STAGES.values()), ids=list(STAGES))
 def silent(namespace: Namespace, request: pytest.FixtureRequest) -> Iterator[Silent]:
     peer = Silent(namespace, request.param)
     yield peer
