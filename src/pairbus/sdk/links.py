@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 
 from pairbus.errors import UsageError
 from pairbus.sdk.addresses import connect
+from pairbus.sdk.handlers import open_quickly
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
@@ -42,17 +42,9 @@ def at_once(link: Any) -> Any:
     def create_handler(*arguments: Any) -> None:
         create(*arguments)
         link._handler._keep_alive_interval = 0
-        ready: Callable[[], Coroutine[Any, Any, bool]] = link._handler.client_ready_async
-
-        async def is_ready() -> bool:
-            # Each try waits for the socket by itself, and the caller's deadline ends it.
-            while not await ready():  # noqa: ASYNC110 - nothing else tells
-                await asyncio.sleep(0)
-            return True
-
-        link._handler.client_ready_async = is_ready
 
     link._create_handler = create_handler
+    open_quickly(link)
     return link
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -18,9 +19,10 @@ class Timed:
         self._loop = loop
         self.at: float | None = None
 
-    def overdue(self) -> None:
+    def overdue(self) -> bool:
         assert self.at is None, "once"
         self.at = self._loop.time()
+        return False
 
 
 def timers(loop: VirtualLoop) -> int:
@@ -117,3 +119,37 @@ async def test_a_time_limit_is_not_taken_for_a_cancellation_nor_a_cancellation_f
     assert [type(error) for error in ended] == [
         asyncio.CancelledError if is_cancelled_too else OperationTimeoutError
     ]
+
+
+@pytest.mark.usefixtures("loop")
+async def test_a_call_that_drops_a_cancellation_is_cancelled_again() -> None:
+    limits = Limits()
+    call = Call()
+    limits.begin(call, 1.0)
+    ended: BaseException | None = None
+    try:
+        with suppress(asyncio.CancelledError):
+            # As ``wait_for`` does up to Python 3.11 when what it waits for comes in the same moment.
+            await asyncio.sleep(1000)
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError as error:
+        ended = call.judged(error)
+    finally:
+        del limits.until[call]
+
+    assert isinstance(ended, OperationTimeoutError)
+    assert call.task.cancelling() == 0
+
+
+@pytest.mark.usefixtures("loop")
+async def test_a_call_that_succeeds_although_it_was_cancelled_leaves_nothing_behind() -> None:
+    limits = Limits()
+    call = Call()
+    limits.begin(call, 1.0)
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(1000)
+    del limits.until[call]
+    call.end()
+    await asyncio.sleep(1000)
+
+    assert call.task.cancelling() == 0

@@ -15,13 +15,15 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.pairing.runtime.attempts import Attempts
 
 NEVER: Final = float("inf")
+AGAIN_SECONDS: Final = 0.5
+"""Seconds after which a call that was to end and goes on is to end again."""
 
 
 class Limited(Protocol):
     """Something in progress."""
 
-    def overdue(self) -> None:
-        """Its time is over."""
+    def overdue(self) -> bool:
+        """Its time is over. Returns whether it may go on nevertheless, and must be told again."""
 
 
 class Limits:
@@ -63,32 +65,47 @@ class Limits:
         now = self._loop.time()
         self._disarm()
         for call in [call for call, until in self.until.items() if until <= now]:
-            del self.until[call]
-            call.overdue()
+            if call.overdue():
+                self.until[call] = now + AGAIN_SECONDS
+            else:
+                del self.until[call]
         if self.until:
             self._arm(self._loop, min(self.until.values()))
 
 
 class Call(Attempts):
-    """A send of the task that makes this; the task is cancelled when its time is over."""
+    """A send of the task that makes this; the task is cancelled when its time is over.
+
+    Once is not enough: up to Python 3.11 ``asyncio.wait_for``, through which the SDK reads, drops a cancellation that comes together
+    with a frame, and the send would go on without a limit.
+    """
 
     task: Any
-    _is_overdue = False
+    cancelled = 0
+    """How often this has cancelled the task."""
 
     def __init__(self) -> None:
         self.task = asyncio.current_task()
         self._cancels = self.task.cancelling()
 
-    def overdue(self) -> None:
+    def overdue(self) -> bool:
         """End the call."""
-        self._is_overdue = True
-        self.task.cancel()
+        is_running: bool = self.task.cancel()
+        self.cancelled += is_running
+        return is_running
+
+    def end(self) -> None:
+        """The call has ended: its cancellations are over."""
+        while self.cancelled:
+            self.cancelled -= 1
+            self.task.uncancel()
 
     def judged(self, error: BaseException) -> BaseException:
         """The error that ends the call: the SDK's own one for a time limit, unless somebody else has cancelled the task, too."""
-        if not self._is_overdue or self.task.uncancel() > self._cancels:
+        if not self.cancelled:
             return error
-        if not isinstance(error, asyncio.CancelledError):
+        self.end()
+        if self.task.cancelling() > self._cancels or not isinstance(error, asyncio.CancelledError):
             return error
         late = OperationTimeoutError(message="The send did not end in time.")
         late.__cause__ = TimeoutError()

@@ -49,11 +49,12 @@ class _Entry:
         self.delivery: Any = None
         self.is_overdue = False
 
-    def overdue(self) -> None:
+    def overdue(self) -> bool:
         """Wake the caller: its time is over."""
         if not self.future.done():
             self.is_overdue = True
             self.future.set_result(None)
+        return False
 
     def done(self, error: BaseException | None = None) -> None:
         """Wake the caller, unless it has given up."""
@@ -127,6 +128,8 @@ class AsyncioLink:
             return Failed(call.judged(error), attempts or call, took)
         finally:
             self._limits.until.pop(call, None)
+            if call.cancelled:
+                call.end()
             call.task = None  # which refers to its context, and that to the call
         return None
 
