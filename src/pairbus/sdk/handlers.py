@@ -331,10 +331,14 @@ def free_sockets(sender: Any) -> None:
         sender._close_handler = close
 
 
-def close_at_once(receiver: Any) -> None:
+def close_at_once(receiver: Any, end_opening: Callable[[], None]) -> None:
     """Let closing a receiver end a connection that a silent peer keeps from being opened, with the call that waits for it.
 
     The SDK leaves the socket to the garbage collector and the call waiting. What is no receiver stays as it is.
+
+    Args:
+        receiver: Synchronous or not.
+        end_opening: Lets whatever opens the receiver, in this moment or later, end by itself: there may be no socket to cut yet.
     """
     is_closed = threading.Event()
     original: Any = getattr(receiver, "close", None)
@@ -344,6 +348,7 @@ def close_at_once(receiver: Any) -> None:
 
         async def close_later() -> None:
             is_closed.set()
+            end_opening()
             connection = _own_connection(receiver._handler)
             await original()
             _end_opening(connection)
@@ -359,6 +364,7 @@ def close_at_once(receiver: Any) -> None:
 
         def close() -> None:
             is_closed.set()
+            end_opening()
             handler = receiver._handler
             connection = _own_connection(handler)
             if connection is not None and connection.state is not ConnectionState.OPENED:
@@ -384,6 +390,14 @@ def _end_opening(connection: Any) -> None:
         raise ConnectionResetError("the receiver is closed")
 
     transport.write = transport.negotiate = end
+
+
+def cut_client(client: Any) -> None:
+    """Let go of an asynchronous connection without a word to its peer, which is gone or silent."""
+    keeping = getattr(client, "_keep_alive_thread", None)
+    if keeping is not None:
+        keeping.cancel()
+    free_connection(_own_connection(client))
 
 
 def _own_connection(handler: Any) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import pkgutil
 import socket
 import threading
 import time
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import ClientClosedError, PairedServiceBusClient, aio
 from pairbus.pairing.client.sync import PairedSender
 from pairbus.pairing.errors import NoBacklogQueuesError
 from pairbus.testing import Namespace, Pair
 from tests.integration.pairing.kit import options, text
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -336,6 +338,149 @@ async def test_closing_ends_an_asynchronous_receiver_that_waits_for_a_mute_prima
         await asyncio.wait([waiting])
         await asyncio.to_thread(wait_until, mute.has_hung_up, "no socket is left")
     waiting.exception()
+
+
+HELD = {
+    "before the token": "azure.servicebus._servicebus_receiver.create_authentication",
+    "before the connection": "pairbus.sdk.opening._new_connection",
+    "before the socket is known": "azure.servicebus._pyamqp._transport.socket.create_connection",
+}
+"""Functions that a receiver calls while it opens, one after the other."""
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("place", HELD.values(), ids=list(HELD))
+def test_closing_ends_a_receiver_wherever_its_opening_is(
+    mute: Mute, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.sdk.opening.ANSWER_SECONDS", 1000.0)
+    client = PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
+    receiver = client.get_queue_receiver("orders")
+    is_there, is_closed = threading.Event(), threading.Event()
+    original: Any = pkgutil.resolve_name(place)
+
+    def held(*given: Any, **options: Any) -> Any:
+        made = original(*given, **options)
+        if threading.current_thread() is waiting:
+            is_there.set()
+            assert is_closed.wait(ENDED_SECONDS)
+        return made
+
+    monkeypatch.setattr(place, held)
+    waiting = threading.Thread(target=_quietly, args=(receiver.receive_messages,), daemon=True)
+    waiting.start()
+    assert is_there.wait(ENDED_SECONDS)
+
+    client.close()
+    is_closed.set()
+
+    waiting.join(ENDED_SECONDS / 2)
+    assert not waiting.is_alive()
+    assert not receiver._running
+    wait_until(mute.has_hung_up, "no socket is left")
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+async def test_closing_ends_an_asynchronous_receiver_that_has_no_token_yet(
+    mute: Mute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.sdk.opening.ANSWER_SECONDS", 1000.0)
+    client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
+    receiver = client.get_queue_receiver("orders")
+    place = "azure.servicebus.aio._servicebus_receiver_async.create_authentication"
+    is_there, is_closed, original = asyncio.Event(), asyncio.Event(), pkgutil.resolve_name(place)
+
+    async def held(*given: Any) -> Any:
+        is_there.set()
+        await is_closed.wait()
+        return await original(*given)
+
+    monkeypatch.setattr(place, held)
+    waiting = asyncio.ensure_future(receiver.receive_messages())
+    async with asyncio.timeout(ENDED_SECONDS / 2):
+        await is_there.wait()
+
+        await client.close()
+        is_closed.set()
+
+        await asyncio.wait([waiting])
+    assert waiting.exception() is not None
+    await until(mute.has_hung_up, "no socket is left")
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+async def test_closing_ends_an_asynchronous_receiver_that_has_no_connection_yet(
+    mute: Mute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.sdk.opening.ANSWER_SECONDS", 1000.0)
+    client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
+    receiver: Any = client.get_queue_receiver("orders")
+    create, closing = receiver._create_handler, []
+
+    def create_and_close(auth: Any) -> None:
+        create(auth)
+        closing.append(asyncio.ensure_future(receiver.close()))
+
+    receiver._create_handler = create_and_close
+    waiting = asyncio.ensure_future(receiver.receive_messages())
+    async with asyncio.timeout(ENDED_SECONDS / 2):
+        await asyncio.wait([waiting])
+        await closing[0]
+    assert waiting.exception() is not None
+    await until(mute.has_hung_up, "no socket is left")
+    await client.close()
+
+
+def beside(mute: Mute, pair: Pair) -> str:
+    """The connection string of a primary whose first address is mute."""
+    text_, place = pair.primary.connection_string, mute.connection_string.split("//", 1)[1].split(";", 1)[0]
+    return text_.replace("sb://", f"sb://{place},", 1)
+
+
+def test_a_receiver_that_is_closed_does_not_go_on_at_the_next_address(mute: Mute, pair: Pair) -> None:
+    client = PairedServiceBusClient.from_connection_strings(beside(mute, pair), ABSENT)
+    receiver = client.get_queue_receiver("open")
+    waiting = threading.Thread(target=_quietly, args=(receiver.receive_messages,), daemon=True)
+    waiting.start()
+    wait_until(lambda: bool(mute.accepted), "it is connected")
+
+    client.close()
+
+    waiting.join(ENDED_SECONDS / 2)
+    assert not waiting.is_alive()
+    assert not receiver._running
+
+
+async def test_an_asynchronous_receiver_that_is_closed_does_not_go_on_at_the_next_address(
+    mute: Mute, pair: Pair
+) -> None:
+    client = aio.PairedServiceBusClient.from_connection_strings(beside(mute, pair), ABSENT)
+    receiver = client.get_queue_receiver("open")
+    waiting = asyncio.ensure_future(receiver.receive_messages())
+    async with asyncio.timeout(ENDED_SECONDS / 2):
+        await until(lambda: len(mute.accepted) > 1, "it is connected")
+
+        await client.close()
+
+        await asyncio.wait([waiting])
+    assert waiting.exception() is not None
+    assert not receiver._running
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+async def test_an_asynchronous_receiver_leaves_no_socket_at_a_mute_peer(
+    mute: Mute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.sdk.opening.ANSWER_SECONDS", 0.2)
+    client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
+    receiver = client.get_queue_receiver("orders")
+
+    with pytest.raises(ServiceBusError):
+        await receiver.__aenter__()
+
+    assert mute.accepted
+    await until(mute.has_hung_up, "no socket is left", 10)
+    await client.close()
 
 
 @pytest.mark.parametrize("has_spool", [False, True])

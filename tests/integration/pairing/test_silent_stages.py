@@ -7,6 +7,7 @@ import inspect
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from pairbus.sdk import addresses, admin, opening
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.browsing import Browser, open_without_link
 from pairbus.testing import Namespace
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -165,7 +167,7 @@ def send_later(text: str) -> None:
             connect(AsyncServiceBusClient, text, retry_total=0) as client,
             client.get_queue_sender("orders") as sender,
         ):
-            await sender.send_messages(ServiceBusMessage("one"), timeout=30)
+            await sender.send_messages(ServiceBusMessage("one"))
 
     asyncio.run(work())
 
@@ -182,10 +184,41 @@ def test_opening_ends_with_an_error_at_a_peer_that_falls_silent(
 
 @pytest.mark.parametrize("call", [send, receive, send_later])
 def test_opening_goes_on_at_the_next_address(
-    silent: Silent, namespace: Namespace, call: Callable[[str], None]
+    silent: Silent, namespace: Namespace, call: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        opening, "ANSWER_SECONDS", ENDED_SECONDS
+    )  # the last one answers, on a busy machine slowly
     outcome = ended(lambda: call(at(namespace, silent.address, address_of(namespace))))
     assert outcome is None, outcome
+
+
+@contextmanager
+def opened_long_ago(namespace: Namespace) -> Iterator[Any]:
+    """A sender that is open, and whose time to open is over."""
+    with (
+        connect(ServiceBusClient, namespace.connection_string, retry_total=0) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        opened: Any = sender
+        opened._pairbus_opening._until = 0.0
+        yield opened
+
+
+def test_a_token_is_renewed_long_after_a_sender_was_opened(namespace: Namespace) -> None:
+    with opened_long_ago(namespace) as sender:
+        sender._handler._cbs_authenticator._refresh_window = 1e9
+        sender.send_messages(ServiceBusMessage("one"))
+
+
+def test_a_connection_is_made_again_long_after_a_sender_was_opened(namespace: Namespace) -> None:
+    with opened_long_ago(namespace) as sender:
+        client = sender._handler
+        # As the SDK's retries below its sender do.
+        client.close()
+        client.open()
+        wait_until(client.client_ready, "the link is open")
+        sender.send_messages(ServiceBusMessage("one"))
 
 
 def test_browsing_ends_at_a_peer_that_never_answers(mute: Silent, namespace: Namespace) -> None:

@@ -43,7 +43,7 @@ from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.closing import Partnership, Side
 from pairbus.pairing.rules.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.scheduled import SPOOL_PREFIX
-from pairbus.sdk import client_settings, handlers, message_bytes
+from pairbus.sdk import client_settings, message_bytes
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.connection_string import (
     merge_connection_strings,
@@ -52,7 +52,7 @@ from pairbus.sdk.connection_string import (
     parse_connection_string,
 )
 from pairbus.sdk.failures import classify
-from pairbus.sdk.opening import bound_opening
+from pairbus.sdk.opening import bound_closing, bound_opening
 
 if TYPE_CHECKING:
     from typing import Self
@@ -80,7 +80,7 @@ def on_primary(official: _Method, text: str) -> _Method:
         self._check_live()
         made = getattr(self.primary, official.__name__)(*given, **options)
         bound_opening(made)
-        handlers.close_at_once(made)
+        bound_closing(made)
         return made
 
     call.__doc__ = text
