@@ -217,7 +217,9 @@ def _bound_token(client: Any, opening: _Opening) -> None:
 
     def complete() -> bool:
         if is_complete():
+            # The SDK calls both with every message; from now on they are its own again.
             del client.auth_complete
+            del client.open
             return True
         try:
             opening.check()
