@@ -129,15 +129,17 @@ class _Opening:
 
     def _create_handler(self, *given: Any, **options: Any) -> None:
         self._create(*given, **options)
-        self._client = client = self._handler._handler
+        self._client = self._handler._handler
+        self._bound_client(self._client)
+
+    def _bound_client(self, client: Any) -> None:
+        """Stand where the SDK's client opens, until it is open: it asks for that before each send."""
         if self._is_async:
             client.open_async = functools.partial(self._open_client_later, client)
         else:
             client.open = functools.partial(self._open_client, client)
 
     def _open_client(self, client: Any, connection: Any = None) -> None:
-        if client._session:
-            return  # the SDK asks before each send
         if connection is None and client._connection is None:
             if self._handler._running:
                 # The SDK's retries below its sender open a connection of their own, long after the sender was opened.
@@ -152,10 +154,18 @@ class _Opening:
                 raise
         type(client).open(client, connection)
         _bound_token(client, self)
+        vars(client).pop("open", None)
+        client.close = functools.partial(self._close_client, client)
+
+    def _close_client(self, client: Any) -> None:
+        vars(client).pop("close", None)  # two may close at the same time
+        self._bound_client(client)
+        type(client).close(client)
 
     async def _open_client_later(self, client: Any, connection: Any = None) -> None:
         self._check_live()
         await type(client).open_async(client, connection)
+        vars(client).pop("open_async", None)
 
 
 def _new_connection(client: Any) -> Any:
