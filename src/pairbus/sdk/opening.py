@@ -223,13 +223,12 @@ def _bound_transport(transport: Any, opening: _Opening) -> None:
 
 def _bound_token(client: Any, opening: _Opening) -> None:
     """Bound the frames up to the answer to the token, for which the SDK waits a minute."""
-    is_complete = client.auth_complete
+    is_complete = type(client).auth_complete
 
     def complete() -> bool:
-        if is_complete():
-            # The SDK calls both with every message; from now on they are its own again.
-            del client.auth_complete
-            del client.open
+        if is_complete(client):
+            # The SDK calls it with every message; from now on it is its own again.
+            vars(client).pop("auth_complete", None)
             return True
         try:
             opening.check()
