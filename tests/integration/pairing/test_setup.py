@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -173,11 +174,13 @@ def counted_calls(ours: list[str], others: list[str]) -> Iterator[None]:
             is_ours = f"{os.sep}pairbus{os.sep}" in frame.f_code.co_filename
             (ours if is_ours else others).append(frame.f_code.co_qualname)
 
+    gc.disable()  # what other tests left behind would be finalized in between, and be counted
     sys.setprofile(profile)
     try:
         yield
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 PATIENT: dict[str, Any] = {"failover_interval": timedelta(seconds=10)}
