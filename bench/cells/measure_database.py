@@ -140,8 +140,11 @@ class Writer(threading.Thread):
     def __init__(self, servers: Servers, name: str, messages: int, seconds: float) -> None:
         super().__init__()
         database = servers.shard(name)
-        last = servers.ask(f"select coalesce(max(seq), 0) from pairbus_frame where shard = {database.shard}")
-        self._sequence = 1 + last
+        lease = database.lease()
+        acquired = shard.acquire(lease)
+        lease.release(acquired.epoch)
+        lease.close()
+        self._epoch, self._sequence, self._before = acquired.epoch, acquired.fence + 1, 0
         self._writer = database.writer()
         self._head = bytes((HEAD_BYTES_STORED + HEAD_BYTES_REMOVED) * messages)
         self._body = bytes(range(256)) * (MESSAGE_BYTES * messages // 256)
@@ -150,9 +153,9 @@ class Writer(threading.Thread):
         self._insert()  # makes the range, and connects
 
     def _insert(self) -> None:
-        mark = FrameMark(1, zlib.crc32(self._head))
-        self._writer.insert(self._sequence, mark, self._head, [self._body])
-        self._sequence += 1
+        mark = FrameMark(self._epoch, zlib.crc32(self._head))
+        self._writer.insert(self._sequence, mark, self._head, [self._body], self._before)
+        self._sequence, self._before = self._sequence + 1, mark.checksum
 
     def run(self) -> None:
         clock = time.perf_counter
