@@ -280,8 +280,8 @@ def relaying(generator: LoadGenerator, home: Path, turns: int) -> str:
     return f"A node that relays takes {cost:.1f} µs of processor time a message at window {RELAY_WINDOW} (wanted: {postgresql.RELAY_US_MAX:.1f} at most)"
 
 
-def heading(names: list[str], left_out: list[str]) -> list[str]:
-    """What was compared with what, in which versions and with which settings."""
+def heading(names: list[str], form: str, left_out: list[str]) -> list[str]:
+    """What was compared with what, in which versions and with which settings. ``form``: the one that a comparison of stores is made in."""
     lines = [
         "1 KB durable messages over AMQP 1.0. Send + receive: each of the connections (x) is one that sends and one that receives.",
         f"Machine: {machine.description()}.",
@@ -293,6 +293,7 @@ def heading(names: list[str], left_out: list[str]) -> list[str]:
         )
     if "postgresql" in names:
         lines.append(f"{postgresql.version()}; its processor time is counted with its broker's.")
+        lines.append(f"Each broker runs in the {form} form.")
     if "ours" in names:
         lines.append(f"PairBus from this checkout, Python {sys.version.split()[0]}, default settings.")
     return lines + [f"Left out: {text}." for text in left_out]
@@ -338,6 +339,16 @@ def own_brokers(home: Path, stack: ExitStack, wanted: str, left_out: list[str]) 
     return [stack.enter_context(ours.OurBroker(home, form=name, name=f"{OURS} {name}")) for name in chosen]
 
 
+def one_form(wanted: str) -> str:
+    """The form in which stores are compared: the quick one that is there, or the one that was asked for."""
+    there = ours.forms()
+    if wanted == "both":
+        return there[0]
+    if wanted not in there:
+        raise BenchError(f"the {wanted} form is not there: `make fast` compiles it")
+    return wanted
+
+
 def bench(arguments: argparse.Namespace) -> None:
     names = [arguments.only] if arguments.only else ["ours", "rabbitmq"]
     if arguments.store is not None:
@@ -346,6 +357,7 @@ def bench(arguments: argparse.Namespace) -> None:
     if arguments.quick:
         rounds, seconds, backlog = 1, QUICK_SECONDS, QUICK_BACKLOG_MESSAGES
     left_out: list[str] = []
+    form = one_form(arguments.form) if arguments.store is not None else ""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pairbus-bench-", dir=BASE)))
         generator = LoadGenerator(home)
@@ -361,9 +373,9 @@ def bench(arguments: argparse.Namespace) -> None:
         alone = generator_alone(generator, seconds)
         peers = []
         if "postgresql" in names:
-            peers.append(stack.enter_context(ours.OurBroker(home, name=OURS)))
+            peers.append(stack.enter_context(ours.OurBroker(home, name=OURS, form=form)))
             home.chmod(0o755)  # PostgreSQL may run as another user
-            peers.extend(postgresql.brokers(home, stack))
+            peers.extend(postgresql.brokers(home, stack, form))
         elif "ours" in names:
             peers.extend(own_brokers(home, stack, arguments.form, left_out))
         if "rabbitmq" in names:
@@ -374,7 +386,15 @@ def bench(arguments: argparse.Namespace) -> None:
         remarks = verdict(runs)
         if "postgresql" in names:
             remarks.append(relaying(generator, home, rounds))
-    report(arguments, runs, [peer.name for peer in peers], heading(names, left_out), sync_ms, alone, remarks)
+    report(
+        arguments,
+        runs,
+        [peer.name for peer in peers],
+        heading(names, form, left_out),
+        sync_ms,
+        alone,
+        remarks,
+    )
 
 
 def report(
@@ -414,7 +434,7 @@ def main() -> int:
         "--form",
         choices=("both", ours.COMPILED, ours.PURE),
         default="both",
-        help="measure our broker in one form only; default: in each that is there",
+        help="measure our broker in one form only; default: in each that is there, with --store in the quicker one",
     )
     parser.add_argument("--markdown", metavar="FILE", help="write the table to FILE, for a page")
     parser.add_argument("--only", choices=("ours", "rabbitmq"), help="measure one broker alone")

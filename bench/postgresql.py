@@ -50,8 +50,8 @@ def version() -> str:
     return done.stdout.strip()
 
 
-def brokers(home: Path, stack: ExitStack) -> list[Peer]:
-    """Two brokers, each with a database of its own; they and their databases end with the stack."""
+def brokers(home: Path, stack: ExitStack, form: str) -> list[Peer]:
+    """Two brokers in this form, each with a database of its own; they and their databases end with the stack."""
     alone = _server(home, stack)
     primary = _server(home, stack)
     standby = primary.add_standby()
@@ -59,8 +59,8 @@ def brokers(home: Path, stack: ExitStack) -> list[Peer]:
     _use(alone)
     _use(primary, standby)
     return [
-        stack.enter_context(_broker(home, alone, ALONE, (alone.pid,))),
-        stack.enter_context(_broker(home, primary, WITH_STANDBY, (primary.pid, standby.pid))),
+        stack.enter_context(_broker(home, alone, ALONE, form, (alone.pid,))),
+        stack.enter_context(_broker(home, primary, WITH_STANDBY, form, (primary.pid, standby.pid))),
     ]
 
 
@@ -84,6 +84,8 @@ def _use(primary: postgres_kit.PostgresServer, *standbys: postgres_kit.PostgresS
         server.run("checkpoint")
 
 
-def _broker(home: Path, server: postgres_kit.PostgresServer, name: str, beside: tuple[int, ...]) -> OurBroker:
+def _broker(
+    home: Path, server: postgres_kit.PostgresServer, name: str, form: str, beside: tuple[int, ...]
+) -> OurBroker:
     options = ("--store", server.url(), "--node", "bench", "--lease", "10")
-    return OurBroker(home, options=options, name=name, beside=beside)
+    return OurBroker(home, options=options, name=name, form=form, beside=beside)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from bench import broker, postgresql
+import pytest
+
+from bench import broker, ours, postgresql
 from bench.loadgen import LoadResult
+from bench.peer import BenchError
 
 
 def run(peer: str, window: int, rate: float) -> broker.Run:
@@ -59,3 +62,14 @@ def test_the_table_has_the_ratio_on_the_line_of_each_database() -> None:
     assert "0.50 x" in lines[4]
     assert " x  " not in lines[2].removeprefix(broker.SCENARIOS[-3].title)
     assert broker.markdown(found)[3].count("|") == len(broker.HEAD) + 1
+
+
+def test_stores_are_compared_in_the_form_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "forms", lambda: [ours.COMPILED, ours.PURE])
+    assert broker.one_form("both") == ours.COMPILED
+    assert broker.one_form(ours.PURE) == ours.PURE
+
+    monkeypatch.setattr(ours, "forms", lambda: [ours.PURE])
+    assert broker.one_form("both") == ours.PURE
+    with pytest.raises(BenchError, match="make fast"):
+        broker.one_form(ours.COMPILED)
