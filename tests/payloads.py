@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pairbus.drain.order import Seen
+from pairbus.drain.rules.order import Seen
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 
 
 def message_id_of(payload: bytes) -> str:

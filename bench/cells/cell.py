@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bench.cells.costs import Costs, frame_bytes
 from bench.cells.events import Action, GroupFlush, Processors, Simulation
-from pairbus.server.cluster.lease import LOOK_MS_MAX, MARGIN_PART, RENEWALS_PER_LEASE
+from pairbus.server.cluster.ownership.lease import LOOK_MS_MAX, MARGIN_PART, RENEWALS_PER_LEASE
 
 TURN_MESSAGES_MAX = 256
 """Messages that a shard applies in one turn of its loop, at most."""

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.message.scan import scan
 from pairbus.errors import Refusal, RemoteProtocolError
-from pairbus.pairing.client import checks
+from pairbus.pairing.client.sending import checks
 from pairbus.pairing.errors import InvalidMessageError, MessageTooLargeForBacklogError
-from pairbus.sdk import encoding, message_bytes
+from pairbus.sdk.messages import encoding, message_bytes
 from tests.unit.engine.engine_kit import Bench
 
 QUEUE = Bench().entity("q").main

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseCall, LeaseState
+from pairbus.server.cluster.ownership.lease import NS_PER_MS, Lease, LeaseCall, LeaseState
 from pairbus.storage.table.ports import Acquired, Ownership
 
 LEASE_MS = 1_000

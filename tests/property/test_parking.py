@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 
 PASSPORT = Passport("factory-1", 1_700_000_000_000, 3, "timeout")
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.order import Seen
-from pairbus.drain.queue_view import QueueView
+from pairbus.drain.lookups.queue_view import QueueView
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.order import Seen
 from pairbus.pairing.parking import Follows
 
 PAGE = 3

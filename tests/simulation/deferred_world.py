@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from pairbus.drain.deferred import LOOK_MS
+from pairbus.drain.lookups.deferred import LOOK_MS
 from tests.simulation.drain_world import BAD_SECONDS
 from tests.simulation.order_world import OrderWorld
 from tests.simulation.pair.model import LOCK_MS

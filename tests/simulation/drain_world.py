@@ -17,10 +17,10 @@ from pathlib import Path
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.order import Seen
-from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.order import Seen
+from pairbus.drain.rules.plan import DrainPlan
 from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport

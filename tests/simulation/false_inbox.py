@@ -10,9 +10,9 @@ from typing import Final
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from pairbus.drain.azure_ports import AzureOutlet
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.order import Seen
 from pairbus.drain.ports import CannotAsk, Delivery
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.order import Seen
 from tests.payloads import seen_of
 from tests.simulation.false_network import MARK, FalseNamespace
 

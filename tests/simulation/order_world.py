@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import DrainPlan
+from pairbus.drain.rules.plan import DrainPlan
 from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Follows, Passport

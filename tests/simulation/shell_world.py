@@ -21,7 +21,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from pairbus import SendAvailabilityOptions
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import DrainPlan
+from pairbus.drain.rules.plan import DrainPlan
 from pairbus.drain.shell import Drain
 from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.client.drain_host import TaskDrainHost

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.message import BacklogMessage
+from pairbus.drain.rules.message import BacklogMessage
 from pairbus.drain.shell import Drain
 from tests.simulation.drain_world import DrainWorld, Inbox, Outlet
 from tests.simulation.seeds import groups, seeds

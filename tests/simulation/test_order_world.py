@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.older import OlderMessages
-from pairbus.drain.order import Seen, SessionOrder
-from pairbus.drain.plan import DrainPlan
+from pairbus.drain.lookups.older import OlderMessages
 from pairbus.drain.ports import Inbox
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.order import Seen, SessionOrder
+from pairbus.drain.rules.plan import DrainPlan
 from tests.simulation.deferred_world import DeferredWorld
 from tests.simulation.drain_world import MESSAGES, Outlet
 from tests.simulation.order_world import MovedWorld, OrderWorld

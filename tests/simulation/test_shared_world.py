@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from pairbus.drain.sharing import PAUSE_MS_MAX
+from pairbus.drain.rules.sharing import PAUSE_MS_MAX
 from tests.simulation.pair.model import LOCK_MS
 from tests.simulation.shared_world import Shared, seconds_to_drain
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "pairbus"
 TEXT = (ROOT / "ARCHITECTURE.md").read_text()
 FILES = sorted(set(re.findall(r"`([\w/]+\.py(?::\w+)?)`", TEXT)))
+FOLDER_MODULES_MAX = 14
+"""Modules of one folder, ``__init__`` included (decision 0085): beyond that, some of them are a sub-package."""
 MODULES = {path.relative_to(SOURCE).as_posix(): path for path in SOURCE.rglob("*.py")}
 
 
@@ -51,3 +54,9 @@ def test_every_room_has_its_row() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE))
 
     assert rows == rooms
+
+
+def test_no_folder_is_a_flat_list() -> None:
+    modules = Counter(path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+    assert {folder: count for folder, count in modules.items() if count > FOLDER_MODULES_MAX} == {}

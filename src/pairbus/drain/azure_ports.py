@@ -13,17 +13,18 @@ from azure.servicebus.exceptions import (
     MessageNotFoundError,
 )
 
-from pairbus.drain.destination_index import DestinationIndex
-from pairbus.drain.destination_queue import BATCH_BYTES
-from pairbus.drain.message import LOCK_MS_DEFAULT, BacklogMessage
-from pairbus.drain.order import Seen
+from pairbus.drain.lookups.destination_index import DestinationIndex
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost, NotSent
+from pairbus.drain.rules.destination_queue import BATCH_BYTES
+from pairbus.drain.rules.message import LOCK_MS_DEFAULT, BacklogMessage
+from pairbus.drain.rules.order import Seen
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import ALIAS_PARTITION, ALIAS_PASSPORT, ALIAS_PATH, ALIAS_SESSION
-from pairbus.sdk import deferred, handlers, message_bytes, receivers, settling
-from pairbus.sdk.browsing import Browsed, open_without_link_async, page_of
 from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.links import deferred, handlers, receivers, settling
+from pairbus.sdk.links.browsing import Browsed, open_without_link_async, page_of
+from pairbus.sdk.messages import message_bytes
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -16,27 +16,29 @@ from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.drain.closing import close_all
 from pairbus.drain.hosting import CLOSE_SECONDS, FindNames, build
-from pairbus.drain.older import FOLLOW_MS
-from pairbus.drain.order import OrderPolicy
-from pairbus.drain.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
+from pairbus.drain.lookups.older import FOLLOW_MS
+from pairbus.drain.lookups.search import no_queues
 from pairbus.drain.ports import Observer
-from pairbus.drain.problems import Problem, refuses_receivers
-from pairbus.drain.restoring import TimeToLivePolicy
-from pairbus.drain.search import no_queues
+from pairbus.drain.rules.order import OrderPolicy
+from pairbus.drain.rules.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
+from pairbus.drain.rules.problems import Problem, refuses_receivers
+from pairbus.drain.rules.restoring import TimeToLivePolicy
 from pairbus.drain.senders import one_line
 from pairbus.drain.shell import Drain
 from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
 from pairbus.pairing import naming, parking
-from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES
-from pairbus.pairing.client.management import Management
+from pairbus.pairing.client.backlog.management import Management
+from pairbus.pairing.client.sending.limits import BACKLOG_LIMIT_BYTES
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.pairing.statistics import Counters
-from pairbus.sdk import client_settings, handlers, message_bytes, receivers
+from pairbus.sdk import client_settings
 from pairbus.sdk.addresses import connect
-from pairbus.sdk.admin import NoManageRight
-from pairbus.sdk.browsing import Browsed, page_of
 from pairbus.sdk.connection_string import namespace_name, parse_connection_string
 from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.links import handlers, receivers
+from pairbus.sdk.links.browsing import Browsed, page_of
+from pairbus.sdk.management.admin import NoManageRight
+from pairbus.sdk.messages import message_bytes
 
 PAGE: Final = 100
 WAIT_SECONDS: Final = 1.0

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.order import Seen
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.order import Seen
 from pairbus.sdk.failures import Failure
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import Inbox
+from pairbus.drain.rules.plan import DrainPlan
 from pairbus.pairing.statistics import Counters
 
 RENEW_MAX: Final = 100

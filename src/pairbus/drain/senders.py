@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.message import BacklogMessage, DeadLetter
-from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import CannotAsk, NotSent, Outlet
-from pairbus.drain.problems import Problems
+from pairbus.drain.rules.message import BacklogMessage, DeadLetter
+from pairbus.drain.rules.plan import DrainPlan
+from pairbus.drain.rules.problems import Problems
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import Restored

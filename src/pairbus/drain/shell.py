@@ -15,21 +15,21 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pairbus.drain.closing import close_all
-from pairbus.drain.deferred import DeferredMessages
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.left_locked import LeftLocked
-from pairbus.drain.message import BacklogMessage, DeadLetter
-from pairbus.drain.older import FOLLOW_MS, OlderMessages
-from pairbus.drain.order import OrderPolicy, TooManyElsewhere
-from pairbus.drain.plan import SLOW_MS, DrainPlan
+from pairbus.drain.lookups.deferred import DeferredMessages
+from pairbus.drain.lookups.older import FOLLOW_MS, OlderMessages
+from pairbus.drain.lookups.search import FindQueues, QueueSearch
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
-from pairbus.drain.problems import Problem, Problems, pause_seconds, refuses_receivers
 from pairbus.drain.progress import Progress
 from pairbus.drain.renewing import renew_due
-from pairbus.drain.restoring import TimeToLivePolicy, fill, received, restore_to_send
-from pairbus.drain.search import FindQueues, QueueSearch
+from pairbus.drain.rules.left_locked import LeftLocked
+from pairbus.drain.rules.message import BacklogMessage, DeadLetter
+from pairbus.drain.rules.order import OrderPolicy, TooManyElsewhere
+from pairbus.drain.rules.plan import SLOW_MS, DrainPlan
+from pairbus.drain.rules.problems import Problem, Problems, pause_seconds, refuses_receivers
+from pairbus.drain.rules.restoring import TimeToLivePolicy, fill, received, restore_to_send
+from pairbus.drain.rules.sharing import SharedQueues
 from pairbus.drain.senders import Senders, one_line
-from pairbus.drain.sharing import SharedQueues
 from pairbus.drain.withdrawal import Withdrawal, answer_unsettled
 from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity, entity_key

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pairbus.drain.message import BacklogMessage, DeadLetter
 from pairbus.drain.ports import Observer
+from pairbus.drain.rules.message import BacklogMessage, DeadLetter
 
 
 @dataclass(frozen=True, slots=True)

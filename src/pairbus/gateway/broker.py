@@ -16,8 +16,6 @@ from pairbus.amqp.transport.connection import ConnectionSettings
 from pairbus.engine.context import Timers
 from pairbus.engine.namespace import Namespace
 from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
-from pairbus.gateway.access import Access
-from pairbus.gateway.access_rules import AccessRulesApi, names_access_rules
 from pairbus.gateway.atom.api import ManagementApi
 from pairbus.gateway.atom.routes import route_of
 from pairbus.gateway.connection import NOT_ARMED, GatewayConnection
@@ -31,6 +29,8 @@ from pairbus.gateway.http import (
 )
 from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.outgoing import Deliveries, review_windows
+from pairbus.gateway.rights.access import Access
+from pairbus.gateway.rights.access_rules import AccessRulesApi, names_access_rules
 from pairbus.gateway.telemetry.counters import Counters
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, Metric, render
 from pairbus.gateway.telemetry.meter import MANAGEMENT, PRIMARY, Meter, stage_of

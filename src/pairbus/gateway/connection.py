@@ -22,8 +22,7 @@ from pairbus.amqp.transport.performatives import Coordinator as CoordinatorTarge
 from pairbus.amqp.types import text_of
 from pairbus.engine.records import TRANSFER_DEAD_LETTER
 from pairbus.errors import ArgumentError, MessageTooLarge, NotAllowed, NotSupported, Refusal, Unauthorized
-from pairbus.gateway import incoming, outgoing, tokens, transactions
-from pairbus.gateway.access import Grant, covers, missing_claim
+from pairbus.gateway import incoming, outgoing, transactions
 from pairbus.gateway.addressing import CBS, find_entity, node_scope, parse, path_of, queue_at
 from pairbus.gateway.faults import BLACK_HOLE, CUT, REFUSE
 from pairbus.gateway.links import (
@@ -37,6 +36,8 @@ from pairbus.gateway.links import (
     TokenRequests,
 )
 from pairbus.gateway.management import node as management
+from pairbus.gateway.rights import tokens
+from pairbus.gateway.rights.access import Grant, covers, missing_claim
 from pairbus.model.access import LISTEN, SEND
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical

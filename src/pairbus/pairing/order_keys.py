@@ -8,7 +8,7 @@ from pairbus.pairing import parking
 from pairbus.pairing.naming import PrimaryIdentity, entity_key
 from pairbus.pairing.parking import Passport, order_key
 from pairbus.pairing.rules.order_values import Seen
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

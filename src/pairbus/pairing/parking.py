@@ -14,8 +14,8 @@ from typing import Final
 
 from pairbus.errors import InvalidParkedPropertyError, RemoteProtocolError
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.sdk import sections
-from pairbus.sdk.sections import Items, Section
+from pairbus.sdk.messages import sections
+from pairbus.sdk.messages.sections import Items, Section
 
 ALIAS_SESSION: Final = "x-ms-sessionid"
 ALIAS_LIFE: Final = "x-ms-timetolive"

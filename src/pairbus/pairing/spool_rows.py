@@ -11,7 +11,7 @@ from typing import Final
 
 from pairbus.errors import RemoteProtocolError
 from pairbus.pairing.parking import message_id_text
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 from pairbus.spool import reading
 from pairbus.spool.file import Content, Spooled
 

@@ -21,7 +21,7 @@ from azure.servicebus import TransportType
 from pairbus.errors import UsageError
 from pairbus.sdk.connection_string import AMQP_PORT, AMQPS_PORT, parse_connection_string
 from pairbus.sdk.failures import Failure, classify
-from pairbus.sdk.opening import bound_opening
+from pairbus.sdk.links.opening import bound_opening
 from pairbus.sdk.trust import reaching
 
 CONNECT_SECONDS: Final = 1.0

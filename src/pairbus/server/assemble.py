@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pairbus.engine.namespace import Namespace
     from pairbus.engine.records import Record
     from pairbus.gateway.telemetry.meter import Meter
-    from pairbus.server.cluster.building import AssembleShard
+    from pairbus.server.cluster.ownership.building import AssembleShard
     from pairbus.server.config.declarations import AccessRuleDeclaration, Declarations, EntityDeclaration
     from pairbus.server.config.options import Options
     from pairbus.server.ports import BrokerPort

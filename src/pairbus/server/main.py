@@ -24,7 +24,7 @@ from pairbus.server.server import Assemble, Page, Server, check_exposure
 
 if TYPE_CHECKING:
     from pairbus.server.cluster.node import Node
-    from pairbus.server.cluster.selector import GatedSelector
+    from pairbus.server.cluster.relaying.selector import GatedSelector
     from pairbus.server.config.options import ClusterOptions, Options
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def run_node(
 
     ``wrap`` is given the assembler of each server that this node builds: see ``web.page.Page.assembling``. ``joined`` is given the node.
     """
-    from pairbus.server.cluster.selector import GatedSelector
+    from pairbus.server.cluster.relaying.selector import GatedSelector
 
     sys.setswitchinterval(SWITCH_SECONDS)
     # A relayed connection has two sockets.

@@ -11,7 +11,7 @@ from typing import Any, Final
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient
 
 from pairbus.pairing.clock import steady_ms
-from pairbus.sdk.receivers import read_in_one_thread
+from pairbus.sdk.links.receivers import read_in_one_thread
 from pairbus.stage.book import Book, Delivery
 
 RECEIVE_SECONDS: Final = 1.0

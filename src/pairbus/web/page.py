@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, unquote
 
 from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
-from pairbus.gateway.access import missing_claim
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.http import (
     STRANGER_BURST,
@@ -23,6 +22,7 @@ from pairbus.gateway.http import (
     HttpResponse,
     RateLimit,
 )
+from pairbus.gateway.rights.access import missing_claim
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.names import canonical
 from pairbus.web import actions, messages, queries
@@ -40,7 +40,7 @@ from pairbus.web.sessions import COOKIE_PREFIX, LIFE_MS, Sessions, rights_of, si
 if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
     from pairbus.engine.queues.queue import Queue
-    from pairbus.gateway.access import Grant
+    from pairbus.gateway.rights.access import Grant
     from pairbus.server.assemble import Assembly
     from pairbus.server.config.options import Options
     from pairbus.server.server import Assemble

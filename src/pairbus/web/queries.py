@@ -10,8 +10,8 @@ from pairbus.web.sessions import rights_of
 
 if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
-    from pairbus.gateway.access import Grant
     from pairbus.gateway.broker import Broker
+    from pairbus.gateway.rights.access import Grant
     from pairbus.model.entity import Setting, Settings
 
 _TITLES: Final = {

@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Callable
 from typing import Final
 
-from pairbus.gateway.access import FOREVER, Access, Grant
+from pairbus.gateway.rights.access import FOREVER, Access, Grant
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule, key_bytes
 from pairbus.model.names import canonical
 

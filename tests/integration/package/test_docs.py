@@ -119,7 +119,7 @@ def test_generated_page_is_up_to_date(name: str) -> None:
 def test_the_page_of_events_has_those_of_a_node_and_no_others() -> None:
     source = ROOT / "src" / "pairbus"
     rooms = [source / "server" / "cluster", source / "storage" / "table"]
-    text = "\n".join(path.read_text() for room in rooms for path in room.glob("*.py"))
+    text = "\n".join(path.read_text() for room in rooms for path in room.rglob("*.py"))
     page = (reference.FOLDER / "events.md").read_text()
 
     assert set(re.findall(r"^\| `(cluster\.\w+)`", page, re.MULTILINE)) == set(

@@ -14,7 +14,7 @@ from typing import Self
 
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from pairbus.testing import Namespace, Pair
 from tests.simulation.pair.model import original
 from tests.waiting import wait_until

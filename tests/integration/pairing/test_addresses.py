@@ -16,7 +16,7 @@ from pairbus.aio import PairedServiceBusClient as AioPairedClient
 from pairbus.cli.kit.namespace import administration_client
 from pairbus.drain.backlog import Backlog
 from pairbus.sdk.addresses import connect
-from pairbus.sdk.browsing import Browser, open_without_link
+from pairbus.sdk.links.browsing import Browser, open_without_link
 from pairbus.testing import Namespace
 
 OPTIONS = SendAvailabilityOptions(

@@ -45,8 +45,8 @@ SILENT = [
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ENTER_SECONDS", "ASK_SECONDS"):
-        monkeypatch.setattr(f"pairbus.pairing.client.sender.{name}", float(TIMEOUT))
-    monkeypatch.setattr("pairbus.pairing.client.setup.PROBE_SECONDS", float(TIMEOUT))
+        monkeypatch.setattr(f"pairbus.pairing.client.sending.sender.{name}", float(TIMEOUT))
+    monkeypatch.setattr("pairbus.pairing.client.backlog.setup.PROBE_SECONDS", float(TIMEOUT))
     logging.getLogger("pairbus").setLevel(logging.CRITICAL)
 
 
@@ -342,7 +342,7 @@ async def test_closing_ends_an_asynchronous_receiver_that_waits_for_a_mute_prima
 
 HELD = {
     "before the token": "azure.servicebus._servicebus_receiver.create_authentication",
-    "before the connection": "pairbus.sdk.opening._new_connection",
+    "before the connection": "pairbus.sdk.links.opening._new_connection",
     "before the socket is known": "azure.servicebus._pyamqp._transport.socket.create_connection",
 }
 """Functions that a receiver calls while it opens, one after the other."""
@@ -353,7 +353,7 @@ HELD = {
 def test_closing_ends_a_receiver_wherever_its_opening_is(
     mute: Mute, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.sdk.opening.ANSWER_SECONDS", 1000.0)
+    monkeypatch.setattr("pairbus.sdk.links.opening.ANSWER_SECONDS", 1000.0)
     client = PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
     receiver = client.get_queue_receiver("orders")
     is_there, is_closed = threading.Event(), threading.Event()
@@ -384,7 +384,7 @@ def test_closing_ends_a_receiver_wherever_its_opening_is(
 async def test_closing_ends_an_asynchronous_receiver_that_has_no_token_yet(
     mute: Mute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.sdk.opening.ANSWER_SECONDS", 1000.0)
+    monkeypatch.setattr("pairbus.sdk.links.opening.ANSWER_SECONDS", 1000.0)
     client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
     receiver = client.get_queue_receiver("orders")
     place = "azure.servicebus.aio._servicebus_receiver_async.create_authentication"
@@ -412,7 +412,7 @@ async def test_closing_ends_an_asynchronous_receiver_that_has_no_token_yet(
 async def test_closing_ends_an_asynchronous_receiver_that_has_no_connection_yet(
     mute: Mute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.sdk.opening.ANSWER_SECONDS", 1000.0)
+    monkeypatch.setattr("pairbus.sdk.links.opening.ANSWER_SECONDS", 1000.0)
     client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
     receiver: Any = client.get_queue_receiver("orders")
     create, closing = receiver._create_handler, []
@@ -471,7 +471,7 @@ async def test_an_asynchronous_receiver_that_is_closed_does_not_go_on_at_the_nex
 async def test_an_asynchronous_receiver_leaves_no_socket_at_a_mute_peer(
     mute: Mute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.sdk.opening.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("pairbus.sdk.links.opening.ANSWER_SECONDS", 0.2)
     client = aio.PairedServiceBusClient.from_connection_strings(mute.connection_string, ABSENT)
     receiver = client.get_queue_receiver("orders")
 
@@ -487,8 +487,8 @@ async def test_an_asynchronous_receiver_leaves_no_socket_at_a_mute_peer(
 def test_a_mute_secondary_is_asked_once_when_a_client_is_paired(
     mute: Mute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_spool: bool
 ) -> None:
-    monkeypatch.setattr("pairbus.sdk.admin.ANSWER_SECONDS", ENDED_SECONDS if has_spool else 1)
-    monkeypatch.setattr("pairbus.pairing.client.setup.QUICK_SECONDS", 1)
+    monkeypatch.setattr("pairbus.sdk.management.admin.ANSWER_SECONDS", ENDED_SECONDS if has_spool else 1)
+    monkeypatch.setattr("pairbus.pairing.client.backlog.setup.QUICK_SECONDS", 1)
     client = PairedServiceBusClient.from_connection_strings(
         ABSENT, mute.connection_string, options=options(spool=tmp_path / "spool" if has_spool else None)
     )

@@ -18,9 +18,11 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import PairedServiceBusClient
 from pairbus.cli.root import _run
-from pairbus.sdk import addresses, admin, opening
+from pairbus.sdk import addresses
 from pairbus.sdk.addresses import connect
-from pairbus.sdk.browsing import Browser, open_without_link
+from pairbus.sdk.links import opening
+from pairbus.sdk.links.browsing import Browser, open_without_link
+from pairbus.sdk.management import admin
 from pairbus.testing import Namespace
 from tests.waiting import wait_until
 

@@ -31,7 +31,7 @@ from pairbus.cli.pairing.spool import spool as spool_command
 from pairbus.cli.reports.reconcile import reconcile
 from pairbus.pairing.client import spooling
 from pairbus.pairing.events import Kind
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from pairbus.spool.store import Append
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing import spool_process

@@ -41,9 +41,9 @@ from pairbus.amqp.types import (
 )
 from pairbus.cli.root import root
 from pairbus.drain.azure_ports import AzureOutlet
-from pairbus.drain.message import BacklogMessage
-from pairbus.sdk import message_bytes, sections
+from pairbus.drain.rules.message import BacklogMessage
 from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.messages import message_bytes, sections
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing.kit import bodies, by_hand, options, paired, take, text
 from tests.waiting import wait_until

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.sdk import sections
-from pairbus.sdk.browsing import browse
+from pairbus.sdk.links.browsing import browse
+from pairbus.sdk.messages import sections
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing.kit import options, paired
 from tests.integration.pairing.syphon_process import (

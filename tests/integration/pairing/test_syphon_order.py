@@ -11,8 +11,8 @@ import pytest
 
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Follows, Passport
-from pairbus.sdk import message_bytes
-from pairbus.sdk.browsing import Browser
+from pairbus.sdk.links.browsing import Browser
+from pairbus.sdk.messages import message_bytes
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing.syphon_process import SyphonProcess, backlog_queue, wait_for_home, waiting
 from tests.payloads import message_id_of

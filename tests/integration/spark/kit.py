@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pairbus.amqp.message.whole import decode_message
 from pairbus.pairing.parking import Passport, park
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from pairbus.spark import register
 from pairbus.spark.connector.entity import Entity
 from pairbus.spark.connector.options import parse_source

@@ -24,7 +24,7 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.message.whole import decode_message
 from pairbus.pairing.parking import park
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from pairbus.spark.connector.entity import Entity
 from pairbus.spark.connector.options import parse_source
 from pairbus.testing import Namespace, Pair, Queue

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import cast
 
 from pairbus.server import committer
-from pairbus.server.cluster import keeper
+from pairbus.server.cluster.ownership import keeper
 from pairbus.storage.table import bodies
 from tests.simulation.virtual_time import Machine, Queues, Threading
 

@@ -13,8 +13,8 @@ from pairbus.gateway.broker import Broker
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.server.assemble import recover
 from pairbus.server.clock import BrokerClock
-from pairbus.server.cluster.keeper import LeaseKeeper
-from pairbus.server.cluster.lease import Lease, LeaseState
+from pairbus.server.cluster.ownership.keeper import LeaseKeeper
+from pairbus.server.cluster.ownership.lease import Lease, LeaseState
 from pairbus.server.committer import PendingOutput
 from pairbus.server.loop import Driver
 from pairbus.storage.table.ports import NodeEntry

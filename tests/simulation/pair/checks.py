@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from pairbus.pairing.rules.health import EntityHealth, Health
 from pairbus.pairing.rules.trigger import counts
-from pairbus.sdk import sections
 from pairbus.sdk.failures import IN_DOUBT, classify
+from pairbus.sdk.messages import sections
 from tests.payloads import message_id_of
 
 if TYPE_CHECKING:
-    from pairbus.drain.message import BacklogMessage
+    from pairbus.drain.rules.message import BacklogMessage
     from pairbus.pairing.client.state import PairingState
     from tests.simulation.pair.world import World
 

@@ -18,7 +18,7 @@ from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.rules.flow import Choice, SendFlow
 from pairbus.pairing.rules.health import EntityHealth, Health
 from pairbus.pairing.rules.rotation import Rotation
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from tests.simulation.pair.model import NamespaceModel, number_of, original
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from azure.servicebus import exceptions as sdk
 
 from pairbus.amqp.message.whole import PROPERTY_FIELDS
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 from tests.payloads import message_id_of
 
 LOCK_MS = 60_000

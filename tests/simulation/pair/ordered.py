@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.drain.order import OrderPolicy
+from pairbus.drain.rules.order import OrderPolicy
 from pairbus.pairing import parking
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import entity_key
@@ -28,7 +28,7 @@ from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules import order_values as rules
 from pairbus.pairing.rules.queues import BacklogQueue
 from pairbus.pairing.runtime.thread_runtime import run
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from tests.payloads import message_id_of
 from tests.simulation.pair.clients import LIMIT_BYTES, SimClient, SimOfficial, SimSender
 from tests.simulation.pair.drains import SimDrain

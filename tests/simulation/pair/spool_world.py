@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from pairbus.pairing.client.spooling import ReplaySender
 from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 from pairbus.spool.ahead import Ahead
 from pairbus.spool.file import Spooled
 from pairbus.spool.store import Append, Spool

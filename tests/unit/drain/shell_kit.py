@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.order import Seen
-from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import Delivery, Observer
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.order import Seen
+from pairbus.drain.rules.plan import DrainPlan
 from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 from tests.payloads import seen_of
 from tests.simulation.pair.model import original
 from tests.unit.drain.virtual_loop import VirtualLoop

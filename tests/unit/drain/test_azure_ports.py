@@ -16,10 +16,10 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnecti
 
 from pairbus.drain import azure_ports
 from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
-from pairbus.drain.message import BacklogMessage
 from pairbus.drain.ports import NotSent
+from pairbus.drain.rules.message import BacklogMessage
 from pairbus.drain.senders import MAIN_THREAD_ENDED, one_line
-from pairbus.sdk import receivers
+from pairbus.sdk.links import receivers
 from tests.simulation.pair.model import original
 from tests.unit.pairing.fake_sdk import FakeClient, FakeSender, refuse
 

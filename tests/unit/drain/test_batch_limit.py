@@ -10,8 +10,8 @@ from azure.servicebus import exceptions as sdk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.plan import SLOW_MS, DrainPlan
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.plan import SLOW_MS, DrainPlan
 from pairbus.sdk.failures import Failure
 from tests.unit.drain.shell_kit import Kit, run
 from tests.unit.drain.virtual_loop import VirtualLoop

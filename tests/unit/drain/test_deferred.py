@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.drain.deferred import AGAIN_MS, LOCKED_MS, PAGE
+from pairbus.drain.lookups.deferred import AGAIN_MS, LOCKED_MS, PAGE
 from pairbus.errors import DrainStalledError
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
@@ -85,7 +85,7 @@ def test_a_message_that_another_drain_has_is_waited_for_although_others_are_defe
 def test_nothing_is_left_unseen_behind_more_deferred_messages_than_one_look_takes(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.drain.deferred.PAGES_MAX", 2)
+    monkeypatch.setattr("pairbus.drain.lookups.deferred.PAGES_MAX", 2)
     last = 3 * PAGE + 2
 
     async def work(kit: Kit) -> None:

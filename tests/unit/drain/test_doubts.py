@@ -13,8 +13,8 @@ from azure.servicebus._pyamqp.error import TokenAuthFailure
 
 from pairbus.drain import shell as pump
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.message import BacklogMessage
 from pairbus.drain.ports import CannotAsk, NotSent
+from pairbus.drain.rules.message import BacklogMessage
 from pairbus.errors import DrainStalledError
 from tests.unit.drain.shell_kit import Kit, run
 from tests.unit.drain.virtual_loop import VirtualLoop

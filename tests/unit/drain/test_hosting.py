@@ -11,9 +11,9 @@ import pytest
 from pairbus import SendAvailabilityOptions
 from pairbus.drain import hosting
 from pairbus.drain.hosting import EventObserver
-from pairbus.drain.message import BacklogMessage
 from pairbus.drain.ports import Observer
-from pairbus.drain.problems import PATIENCE_MS, Problems
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.problems import PATIENCE_MS, Problems
 from pairbus.pairing.client.drain_host import TaskDrainHost
 from pairbus.pairing.events import Kind
 from pairbus.sdk.failures import Failure

@@ -10,12 +10,12 @@ from azure.servicebus import exceptions as sdk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.drain import older
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.order import Seen, SessionOrder
-from pairbus.drain.plan import DrainPlan
-from pairbus.drain.queue_view import goes_before
-from pairbus.drain.restoring import ordering_of
+from pairbus.drain.lookups import older
+from pairbus.drain.lookups.queue_view import goes_before
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.order import Seen, SessionOrder
+from pairbus.drain.rules.plan import DrainPlan
+from pairbus.drain.rules.restoring import ordering_of
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Follows, Passport
 from pairbus.sdk.failures import Failure

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.drain.forbidden_paths import forbidden
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.plan import BACKOFF_MS_MAX, DrainPlan
+from pairbus.drain.rules.forbidden_paths import forbidden
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.plan import BACKOFF_MS_MAX, DrainPlan
 from pairbus.sdk.failures import Failure
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.drain.restoring import TimeToLivePolicy, restore_to_send
+from pairbus.drain.rules.restoring import TimeToLivePolicy, restore_to_send
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 from tests.simulation.pair.model import original
 
 HOUR_MS = 3_600_000

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import DrainPlan
+from pairbus.drain.lookups.search import ACTIVE_MS, FOLLOWED_MS, IDLE_MS, no_queues
 from pairbus.drain.ports import Inbox, Observer
-from pairbus.drain.search import ACTIVE_MS, FOLLOWED_MS, IDLE_MS, no_queues
-from pairbus.drain.sharing import SAY_AFTER_MS, SAY_MS
+from pairbus.drain.rules.plan import DrainPlan
+from pairbus.drain.rules.sharing import SAY_AFTER_MS, SAY_MS
 from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.naming import primaries_of

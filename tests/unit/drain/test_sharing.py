@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from pairbus.drain.order import TooManyElsewhere
 from pairbus.drain.ports import Observer
-from pairbus.drain.problems import Problems
-from pairbus.drain.sharing import (
+from pairbus.drain.rules.order import TooManyElsewhere
+from pairbus.drain.rules.problems import Problems
+from pairbus.drain.rules.sharing import (
     FULL_MS,
     PAUSE_MS_MAX,
     PAUSE_MS_MIN,

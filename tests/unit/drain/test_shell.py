@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.message import BacklogMessage
+from pairbus.drain.rules.message import BacklogMessage
 from tests.unit.drain.shell_kit import Kit, run
 from tests.unit.drain.virtual_loop import VirtualLoop
 

@@ -11,10 +11,10 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.amqp.message.whole import PROPERTY_FIELDS
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.message import BacklogMessage
+from pairbus.drain.rules.message import BacklogMessage
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
-from pairbus.sdk import sections
+from pairbus.sdk.messages import sections
 from tests.simulation.pair.model import original
 from tests.unit.drain.shell_kit import Kit, run
 from tests.unit.drain.virtual_loop import VirtualLoop

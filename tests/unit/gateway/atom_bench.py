@@ -11,9 +11,9 @@ from pairbus.engine.namespace import Namespace
 from pairbus.engine.ports import Outbox, RecordLog
 from pairbus.engine.records import Record
 from pairbus.gateway import http
-from pairbus.gateway.access import Access
 from pairbus.gateway.atom.api import ManagementApi
 from pairbus.gateway.atom.routes import route_of
+from pairbus.gateway.rights.access import Access
 from pairbus.gateway.telemetry.tracking import Tracker
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 

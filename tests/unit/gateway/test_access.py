@@ -9,8 +9,8 @@ import pytest
 
 from pairbus.amqp.states import ACCEPTED_CODE
 from pairbus.errors import Unauthorized
-from pairbus.gateway import access
-from pairbus.gateway.access import covers
+from pairbus.gateway.rights import access
+from pairbus.gateway.rights.access import covers
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.entity import TOPIC, Settings
 from tests.unit.gateway.wire_bench import HOUR, START, WireBench, message, rule, token

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pairbus.engine.records import NamespacePut
-from pairbus.gateway.access_rules import ACCESS_RULES_PATH
+from pairbus.gateway.rights.access_rules import ACCESS_RULES_PATH
 from pairbus.model.access import LISTEN, MANAGE, RIGHTS, ROOT_RULE, SEND, AccessRule
 from pairbus.model.entity import ACCESS_RULES_MAX, Settings
 from pairbus.storage.memory import MemoryDisk, MemoryStore

@@ -20,7 +20,7 @@ from pairbus.amqp.transport.session import Session
 from pairbus.amqp.types import Described, Symbol, UInt, ULong
 from pairbus.engine.queues.consumer import Consumer
 from pairbus.errors import RemoteProtocolError
-from pairbus.gateway import tokens, transactions
+from pairbus.gateway import transactions
 from pairbus.gateway.connection import (
     STRANGER_BYTES_MAX,
     STRANGER_LINKS_MAX,
@@ -30,6 +30,7 @@ from pairbus.gateway.connection import (
 )
 from pairbus.gateway.links import LinkContext
 from pairbus.gateway.management import node as management
+from pairbus.gateway.rights import tokens
 from tests.unit.gateway.wire_bench import Peer, WireBench, token
 
 MEBIBYTE = 1_048_576

@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.amqp.types import Array, Long, Symbol, Timestamp
 from pairbus.engine.entity import Entity
-from pairbus.gateway.access import Grant
+from pairbus.gateway.rights.access import Grant
 from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
 from tests.unit.engine.engine_kit import TRUE_RULE, rule
 from tests.unit.gateway.wire_bench import HOUR, START, WireBench, message, token

@@ -15,7 +15,7 @@ from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransp
 from pairbus import SendAvailabilityOptions
 from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.naming import TRANSFER_SEGMENT
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from tests.unit.drain.virtual_loop import VirtualLoop
 
 QUEUES = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(3)]

@@ -23,14 +23,14 @@ from pairbus import (
     SendAvailabilityOptions,
 )
 from pairbus.pairing.client.aio import PairedServiceBusClient
-from pairbus.pairing.client.management import Management
+from pairbus.pairing.client.backlog.management import Management
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.rules.order_values import Route
 from pairbus.pairing.rules.queues import BacklogQueue
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
-from pairbus.sdk.admin import NoManageRight, aio_admin_client
+from pairbus.sdk.management.admin import NoManageRight, aio_admin_client
 from tests.unit.drain.virtual_loop import VirtualLoop
 from tests.unit.pairing.fake_sdk import (
     QUEUES,

@@ -11,7 +11,7 @@ import pytest
 from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from pairbus.spool.directory import Spools
 from pairbus.spool.file import About
 from pairbus.spool.reading import listed

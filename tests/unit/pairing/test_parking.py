@@ -13,7 +13,7 @@ from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.parking import Follows, Passport
-from pairbus.sdk import message_bytes, sections
+from pairbus.sdk.messages import message_bytes, sections
 
 PASSPORT = Passport("f", 1, 1, "timeout")
 

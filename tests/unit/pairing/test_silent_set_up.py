@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions, aio
-from pairbus.pairing.client.management import Management
+from pairbus.pairing.client.backlog.management import Management
 from pairbus.pairing.runtime import thread_runtime as runtime
 from tests.waiting import wait_until
 

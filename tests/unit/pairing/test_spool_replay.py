@@ -12,7 +12,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from pairbus.pairing import parking, spool_rows
 from pairbus.pairing.events import Kind
 from pairbus.pairing.parking import Passport, Restored
-from pairbus.sdk import message_bytes, sections
+from pairbus.sdk.messages import message_bytes, sections
 from pairbus.spool.store import Append
 from tests.unit.pairing.fake_sdk import Bench, Stage, text
 

@@ -11,7 +11,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.pairing import parking
-from pairbus.pairing.client.limits import (
+from pairbus.pairing.client.sending.limits import (
     BACKLOG_LIMIT_BYTES,
     ENVELOPE_BYTES,
     HEADER_LIMIT_BYTES,
@@ -27,7 +27,7 @@ from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules.health import Health
 from pairbus.pairing.rules.order_values import Oldest
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 
 
 def make(listener: object = None, options: SendAvailabilityOptions | None = None) -> PairingState:

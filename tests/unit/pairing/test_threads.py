@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 from pairbus.pairing.runtime import thread_runtime as runtime
 from pairbus.pairing.runtime.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
-from pairbus.sdk import handlers
+from pairbus.sdk.links import handlers
 
 WAIT_SECONDS = 10.0
 
@@ -97,7 +97,7 @@ def test_the_watcher_outlives_senders_that_are_made_while_it_looks(monkeypatch: 
 def test_a_call_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "WATCH_SECONDS", 0.001)
     cut = threading.Event()
-    monkeypatch.setattr("pairbus.sdk.handlers.cut_socket", lambda handler: cut.set())
+    monkeypatch.setattr("pairbus.sdk.links.handlers.cut_socket", lambda handler: cut.set())
 
     async def call() -> None:
         async with runtime.ThreadRuntime().limit(object(), 0.01):
@@ -109,7 +109,7 @@ def test_a_call_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_plain_send_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "WATCH_SECONDS", 0.001)
     cut = threading.Event()
-    monkeypatch.setattr("pairbus.sdk.handlers.cut_socket", lambda handler: cut.set())
+    monkeypatch.setattr("pairbus.sdk.links.handlers.cut_socket", lambda handler: cut.set())
 
     def send_messages(message: Any, **options: Any) -> None:
         assert cut.wait(WAIT_SECONDS)
@@ -360,7 +360,7 @@ def test_closing_a_link_ends_the_call_that_waits_for_a_silent_peer(
 
 def test_a_call_that_goes_on_after_it_was_cut_off_is_cut_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cuts: list[object] = []
-    monkeypatch.setattr("pairbus.sdk.handlers.cut_socket", cuts.append)
+    monkeypatch.setattr("pairbus.sdk.links.handlers.cut_socket", cuts.append)
     limits = runtime.Limits()
     subject = link(limits)
     subject.until = 10.0
@@ -377,7 +377,7 @@ def test_a_call_that_outlasts_the_closing_of_its_link_is_cut_off_by_the_watcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cuts: list[Any] = []
-    monkeypatch.setattr("pairbus.sdk.handlers.cut_socket", cuts.append)
+    monkeypatch.setattr("pairbus.sdk.links.handlers.cut_socket", cuts.append)
     monkeypatch.setattr("pairbus.pairing.runtime.thread_link.CLOSE_SECONDS", 0.01)
     monkeypatch.setattr("pairbus.pairing.runtime.thread_link.CUT_SECONDS", 0.01)
     limits = runtime.Limits()

@@ -241,7 +241,7 @@ def test_a_syphon_that_cannot_deliver_looks_and_renews_every_half_minute() -> No
 
 
 def test_the_model_knows_the_figures_of_the_drain() -> None:
-    from pairbus.drain import message, plan
+    from pairbus.drain.rules import message, plan
 
     assert model.AWAY_INTERVAL_MS == plan.BROWSE_INTERVAL_MS
     assert model.AWAY_INTERVAL_MS == message.LOCK_MS_DEFAULT - message.RENEW_BEFORE_MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pairbus.sdk.links import at_once
+from pairbus.sdk.links.quick import at_once
 
 
 class NeverReady:

@@ -14,7 +14,7 @@ from azure.servicebus._pyamqp.receiver import ReceiverLink
 
 from pairbus.amqp.message.whole import encode_message
 from pairbus.cli.entities import messages
-from pairbus.sdk.receivers import read_in_one_thread
+from pairbus.sdk.links.receivers import read_in_one_thread
 
 TEXT = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
 FRAMES = 4

@@ -11,8 +11,8 @@ import pytest
 from azure.core.rest import HttpRequest
 
 from pairbus.cli.kit.errors import PROXY, way_out
-from pairbus.sdk import plain_http, plain_http_aio
 from pairbus.sdk.addresses import Addresses
+from pairbus.sdk.management import plain_http, plain_http_aio
 
 
 class Recorder:

@@ -18,9 +18,11 @@ from azure.servicebus.aio import ServiceBusClient as AsyncClient
 
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
-from pairbus.sdk import client_settings, handlers, message_bytes, sections
+from pairbus.sdk import client_settings
 from pairbus.sdk.async_client import asynchronous
 from pairbus.sdk.failures import is_refusal
+from pairbus.sdk.links import handlers
+from pairbus.sdk.messages import message_bytes, sections
 
 TEXT = "Endpoint=sb://p.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
 

@@ -12,7 +12,7 @@ from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import UsageError
 from pairbus.model.message_row import SENT_NAMES
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from pairbus.spark.connector.schema import FIELDS, SCHEMA, original_of, payload_of, row_of
 
 NOW = 1_800_000_000_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.sdk import settling as sdk_settling
+from pairbus.sdk.links import settling as sdk_settling
 from pairbus.spark.connector import entity
 from pairbus.spark.connector.offsets import mark_of
 

@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
 from pyarrow import parquet
 from pyspark.sql import Row
 
-from pairbus.drain.message import BacklogMessage
+from pairbus.drain.rules.message import BacklogMessage
 from pairbus.errors import UsageError
 from pairbus.spark.connector import sink as writer
 from pairbus.spark.connector.options import parse_sink

@@ -20,7 +20,7 @@ from pairbus.cli.reports.reconcile import reconcile
 from pairbus.errors import UsageError
 from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.events import Kind
-from pairbus.sdk import message_bytes
+from pairbus.sdk.messages import message_bytes
 from pairbus.spool.directory import take_lock
 from pairbus.spool.file import About
 from pairbus.spool.store import Append, Spool

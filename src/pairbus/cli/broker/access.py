@@ -19,7 +19,7 @@ from pairbus.cli.kit.namespace import connection_of
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, table_lines, terminal_columns
 from pairbus.errors import UsageError
-from pairbus.gateway.access_rules import ACCESS_RULES_PATH, PRIMARY, ROTATE
+from pairbus.gateway.rights.access_rules import ACCESS_RULES_PATH, PRIMARY, ROTATE
 from pairbus.model.access import KEY_LENGTH_MAX, RIGHTS
 from pairbus.sdk.connection_string import (
     CLOUD_SUFFIXES,

@@ -405,7 +405,7 @@ def _receiver(
 ) -> ServiceBusReceiver:
     from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 
-    from pairbus.sdk.receivers import read_in_one_thread
+    from pairbus.sdk.links.receivers import read_in_one_thread
 
     path, sub_queue = split_sub_queue(flags.entity)
     sub_queue = sub_queue or (DEAD_LETTER if flags.dead_letter else "")

@@ -88,9 +88,9 @@ def administration_client(
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     from pairbus.sdk.addresses import Addresses
-    from pairbus.sdk.admin import within_limits
     from pairbus.sdk.connection_string import parse_connection_string
-    from pairbus.sdk.plain_http import PlainHttpTransport, SpreadHttpTransport
+    from pairbus.sdk.management.admin import within_limits
+    from pairbus.sdk.management.plain_http import PlainHttpTransport, SpreadHttpTransport
 
     parts = parse_connection_string(connection_string, "given")
     trust = {"connection_verify": ca_file} if ca_file else {}

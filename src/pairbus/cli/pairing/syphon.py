@@ -25,8 +25,8 @@ from pairbus.pairing.naming import entity_key, missing_queues
 if TYPE_CHECKING:
     from pairbus.drain.backlog import Backlog
     from pairbus.drain.hosting import FindNames
-    from pairbus.drain.message import BacklogMessage
     from pairbus.drain.ports import Observer
+    from pairbus.drain.rules.message import BacklogMessage
     from pairbus.drain.shell import Drain
     from pairbus.pairing.statistics import Counters
     from pairbus.spark.drain.report import Progress, Report

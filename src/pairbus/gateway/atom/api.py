@@ -21,7 +21,6 @@ from pairbus.errors import (
     Refusal,
     Unauthorized,
 )
-from pairbus.gateway.access import claimed_rule
 from pairbus.gateway.atom import routes
 from pairbus.gateway.atom.read import (
     ENTITY_ELEMENTS,
@@ -42,6 +41,7 @@ from pairbus.gateway.atom.write import (
 )
 from pairbus.gateway.atom.xml import BODY_BYTES_MAX, Node
 from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.gateway.rights.access import claimed_rule
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.entity import KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical, check_rule_name, subscription_path

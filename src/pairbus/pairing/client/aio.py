@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from pairbus.pairing.client.client import CLOSE_SECONDS_DEFAULT, PairedClient, on_primary
-from pairbus.pairing.client.sender import GRACE_SECONDS, Message, Messages, SenderCore, warn_unsupported
+from pairbus.pairing.client.sending.sender import (
+    GRACE_SECONDS,
+    Message,
+    Messages,
+    SenderCore,
+    warn_unsupported,
+)
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from weakref import WeakSet
 
 from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
 from pairbus.pairing import clock, naming
-from pairbus.pairing.client.cancel import Withdraw, cancel_parked
+from pairbus.pairing.client.backlog.fences import LOOK_SECONDS, Fences
+from pairbus.pairing.client.backlog.queue_checks import QueueChecks
+from pairbus.pairing.client.backlog.setup import UNREACHABLE, Setup
 from pairbus.pairing.client.closing import close
-from pairbus.pairing.client.fences import LOOK_SECONDS, Fences
-from pairbus.pairing.client.limits import headroom_of
-from pairbus.pairing.client.queue_checks import QueueChecks
 from pairbus.pairing.client.registry import pairings
-from pairbus.pairing.client.setup import UNREACHABLE, Setup
+from pairbus.pairing.client.sending.cancel import Withdraw, cancel_parked
+from pairbus.pairing.client.sending.limits import headroom_of
 from pairbus.pairing.client.spooling import Spooling, not_in_this_spool
 from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.client.watch import watch
@@ -43,7 +43,7 @@ from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.closing import Partnership, Side
 from pairbus.pairing.rules.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.scheduled import SPOOL_PREFIX
-from pairbus.sdk import client_settings, message_bytes
+from pairbus.sdk import client_settings
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.connection_string import (
     merge_connection_strings,
@@ -52,13 +52,14 @@ from pairbus.sdk.connection_string import (
     parse_connection_string,
 )
 from pairbus.sdk.failures import classify
-from pairbus.sdk.opening import bound_closing, bound_opening
+from pairbus.sdk.links.opening import bound_closing, bound_opening
+from pairbus.sdk.messages import message_bytes
 
 if TYPE_CHECKING:
     from typing import Self
 
     from pairbus.pairing.client.drain_host import DrainHost
-    from pairbus.pairing.client.sender import SenderCore
+    from pairbus.pairing.client.sending.sender import SenderCore
     from pairbus.pairing.runtime.ports import Link, Runtime
     from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics

@@ -10,13 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.pairing.client.sender import close_link
+from pairbus.pairing.client.sending.sender import close_link
 from pairbus.pairing.events import Kind
 from pairbus.pairing.rules.closing import Side
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
-    from pairbus.pairing.client.sender import SenderCore
+    from pairbus.pairing.client.sending.sender import SenderCore
 
 SIDES_SECONDS_MIN: Final = 0.1
 """Seconds that both sides have to close at least, even when the parts before took all the time."""

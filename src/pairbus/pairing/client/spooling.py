@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pairbus.errors import PairbusError, SpoolError
 from pairbus.pairing import parking
 from pairbus.pairing.client.following import Following
-from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES
-from pairbus.pairing.client.send import Send
-from pairbus.pairing.client.sender import SenderCore
+from pairbus.pairing.client.sending.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES
+from pairbus.pairing.client.sending.send import Send
+from pairbus.pairing.client.sending.sender import SenderCore
 from pairbus.pairing.errors import (
     ClientClosedError,
     MessageTooLargeForBacklogError,
@@ -39,8 +39,8 @@ from pairbus.pairing.rules.health import EntityHealth
 from pairbus.pairing.scheduled import SPOOL_PREFIX, ParkedSchedule
 from pairbus.pairing.spool_rows import left_behind_text, message_id_of
 from pairbus.pairing.statistics import Tally
-from pairbus.sdk import message_bytes
 from pairbus.sdk.failures import Failure, classify, is_of_the_message, shown
+from pairbus.sdk.messages import message_bytes
 from pairbus.spool.directory import Spools
 from pairbus.spool.file import About, Spooled
 from pairbus.spool.left_behind import LeftBehind

@@ -17,7 +17,7 @@ from typing import Final
 
 from pairbus.errors import RemoteProtocolError, UsageError
 from pairbus.pairing import parking
-from pairbus.pairing.client.send import Stamp
+from pairbus.pairing.client.sending.send import Stamp
 from pairbus.pairing.errors import InvalidMessageError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
 from pairbus.pairing.naming import entity_key

@@ -12,8 +12,8 @@ from azure.servicebus import ServiceBusMessage
 from pairbus.pairing.events import Kind
 from pairbus.pairing.rules.health import EntityHealth, Health
 from pairbus.pairing.rules.ping import PING_CONTENT_TYPE, PING_LIFE_SECONDS
-from pairbus.sdk import handlers
 from pairbus.sdk.failures import Failure, classify, shown
+from pairbus.sdk.links import handlers
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient

@@ -23,8 +23,8 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 from pairbus.pairing.outcome import copy_of
 from pairbus.pairing.runtime.asyncio_limits import Call, Limits
 from pairbus.pairing.runtime.attempts import Attempts, Failed, LinkClosed, NotWanted, current_attempts, notice
-from pairbus.sdk import handlers
 from pairbus.sdk.failures import is_of_the_transport
+from pairbus.sdk.links import handlers
 
 IN_FLIGHT_MAX: Final = 64
 """Messages of one link that may wait for their answer at a time. More would exceed the credit of a small namespace."""

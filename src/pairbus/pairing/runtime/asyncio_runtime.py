@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.pairing.runtime.asyncio_link import AsyncioLink
 from pairbus.pairing.runtime.asyncio_writes import Writes
-from pairbus.sdk.admin import aio_admin_client
+from pairbus.sdk.management.admin import aio_admin_client
 
 if TYPE_CHECKING:
     from pairbus.pairing.runtime.ports import Work

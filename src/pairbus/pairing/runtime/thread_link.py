@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing.runtime.attempts import Attempts, Failed, LinkClosed, NotWanted, current_attempts
-from pairbus.sdk import handlers, opening
 from pairbus.sdk.failures import IN_DOUBT, classify
+from pairbus.sdk.links import handlers, opening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

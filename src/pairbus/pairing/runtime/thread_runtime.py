@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
-from pairbus.sdk import handlers
-from pairbus.sdk.admin import admin_client, cut_requests
-from pairbus.sdk.opening import bound_opening
+from pairbus.sdk.links import handlers
+from pairbus.sdk.links.opening import bound_opening
+from pairbus.sdk.management.admin import admin_client, cut_requests
 
 if TYPE_CHECKING:
     from pairbus.pairing.runtime.ports import Work

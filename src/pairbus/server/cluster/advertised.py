@@ -12,7 +12,7 @@ import contextlib
 import logging
 from typing import Final
 
-from pairbus.server.cluster.reach import who_else
+from pairbus.server.cluster.relaying.reach import who_else
 
 logger = logging.getLogger(__name__)
 

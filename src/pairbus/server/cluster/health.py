@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from pairbus import __version__
 from pairbus.form import FORM
-from pairbus.server.cluster.lease import LeaseState
-from pairbus.server.cluster.relay import RouteKind
+from pairbus.server.cluster.ownership.lease import LeaseState
+from pairbus.server.cluster.relaying.relay import RouteKind
 
 if TYPE_CHECKING:
-    from pairbus.server.cluster.keeper import LeaseView
-    from pairbus.server.cluster.reach import OwnerReach
-    from pairbus.server.cluster.relay import Route
+    from pairbus.server.cluster.ownership.keeper import LeaseView
+    from pairbus.server.cluster.relaying.reach import OwnerReach
+    from pairbus.server.cluster.relaying.relay import Route
 
 
 def role_of(route: Route, reach: OwnerReach, is_lease_over: bool) -> tuple[str, str]:

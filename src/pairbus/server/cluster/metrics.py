@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.gateway.telemetry.exposition import COUNTER, GAUGE, Family, Metric, Values, metrics_of
 
 if TYPE_CHECKING:
-    from pairbus.server.cluster.relay import RelayStatistics
+    from pairbus.server.cluster.relaying.relay import RelayStatistics
     from pairbus.storage.table.ports import DatabaseCopies
 
 CLUSTER_METRICS: Final[dict[str, Family]] = {

@@ -22,17 +22,17 @@ from pairbus.errors import StoreFenced
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.cluster.advertised import OwnAddress
-from pairbus.server.cluster.building import Building, TakeoverGivenUp
 from pairbus.server.cluster.health import health_answer, role_of, silent_reason
-from pairbus.server.cluster.keeper import REPORT_SECONDS, LeaseKeeper, LeaseView, lease_clock_ns
-from pairbus.server.cluster.lease import RENEWALS_PER_LEASE, Lease, LeaseState
 from pairbus.server.cluster.metrics import cluster_metrics
 from pairbus.server.cluster.names import NodeNames
+from pairbus.server.cluster.ownership.building import Building, TakeoverGivenUp
+from pairbus.server.cluster.ownership.keeper import REPORT_SECONDS, LeaseKeeper, LeaseView, lease_clock_ns
+from pairbus.server.cluster.ownership.lease import RENEWALS_PER_LEASE, Lease, LeaseState
+from pairbus.server.cluster.ownership.takeover import SeenOwners, Takeovers
 from pairbus.server.cluster.readiness import Readiness
-from pairbus.server.cluster.relay import Relay, Route, RouteKind
+from pairbus.server.cluster.relaying.relay import Relay, Route, RouteKind
 from pairbus.server.cluster.settings import SharedSettings
 from pairbus.server.cluster.status import describe
-from pairbus.server.cluster.takeover import SeenOwners, Takeovers
 from pairbus.server.config.addresses import parse_address
 from pairbus.server.ready import is_local
 from pairbus.server.server import Server
@@ -43,7 +43,7 @@ from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry, 
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.exposition import Metric
-    from pairbus.server.cluster.building import AssembleShard
+    from pairbus.server.cluster.ownership.building import AssembleShard
     from pairbus.server.cluster.ports import ShardDatabase
     from pairbus.server.config.certificates import CertificateFiles
     from pairbus.server.config.options import ClusterOptions, Options

@@ -16,10 +16,10 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.errors import UsageError
-from pairbus.sdk import browsing, handlers, links
-from pairbus.sdk import settling as sdk_settling
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.links import browsing, handlers, quick
+from pairbus.sdk.links import settling as sdk_settling
 from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.entity_kind import refuse_topic
 from pairbus.spark.connector.offsets import Run, mark_of, numbers_of, runs_of
@@ -138,7 +138,7 @@ class Entity:
 
     def _open(self) -> Any:
         if self._receiver is None:
-            self._client = links.client_of(**self._options.access.connection(), retry_total=RETRIES)
+            self._client = quick.client_of(**self._options.access.connection(), retry_total=RETRIES)
             self._receiver = receiver_of(self._client, self._options)
             # Browsing needs no receiving link; without one, entities with sessions can be looked at as a whole.
             browsing.open_without_link(self._receiver)
@@ -177,7 +177,7 @@ class Entity:
 def receiver_of(client: Any, options: SourceOptions, **settings: Any) -> Any:
     """A receiver of the entity that the options name."""
     if options.sub_queue:
-        settings["sub_queue"] = links.SUB_QUEUES[options.sub_queue]
+        settings["sub_queue"] = quick.SUB_QUEUES[options.sub_queue]
     if options.queue:
         return client.get_queue_receiver(options.queue, **settings)
     return client.get_subscription_receiver(options.topic, options.subscription, **settings)
@@ -251,7 +251,7 @@ class _Settling:
 async def _settle(options: SourceOptions, settling: _Settling, sessions: Sequence[str | None]) -> None:
     async with connect(AsyncServiceBusClient, **options.access.connection(), retry_total=2) as client:
         try:
-            async with links.at_once(receiver_of(client, options)) as receiver:
+            async with quick.at_once(receiver_of(client, options)) as receiver:
                 await _complete(receiver, settling, len(sessions))
             return
         except ServiceBusError as error:
@@ -264,7 +264,7 @@ async def _settle(options: SourceOptions, settling: _Settling, sessions: Sequenc
                 by_session[session] = by_session.get(session, 0) + 1
         for session, count in by_session.items():
             with suppress(ServiceBusError):  # another consumer holds the session: its messages stay unsettled
-                async with links.at_once(receiver_of(client, options, session_id=session)) as receiver:
+                async with quick.at_once(receiver_of(client, options, session_id=session)) as receiver:
                     await _complete(receiver, settling, count)
 
 

@@ -17,9 +17,9 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import UsageError
-from pairbus.sdk import handlers, links
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.links import handlers, quick
 
 if TYPE_CHECKING:
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -36,8 +36,8 @@ _UNKNOWN: Final = (AzureError, ServiceBusError, TimeoutError, OSError, ValueErro
 @asynccontextmanager
 async def management_of(access: Access) -> AsyncIterator[ServiceBusAdministrationClient | None]:
     """The management API of the namespace; None when the credential is of no use to it."""
-    from pairbus.sdk.admin import NoManageRight, aio_admin_client
     from pairbus.sdk.connection_string import parse_connection_string
+    from pairbus.sdk.management.admin import NoManageRight, aio_admin_client
     from pairbus.sdk.trust import bundle_of
 
     text = access.connection_string()
@@ -119,7 +119,7 @@ async def _is_refused_as_topic(options: SourceOptions) -> bool:
 
 
 async def _is_receiver_refused(options: SourceOptions, session_id: str | None) -> bool:
-    settings: dict[str, Any] = {"sub_queue": links.SUB_QUEUES[options.sub_queue]} if options.sub_queue else {}
+    settings: dict[str, Any] = {"sub_queue": quick.SUB_QUEUES[options.sub_queue]} if options.sub_queue else {}
     if session_id is not None:
         settings["session_id"] = session_id
     try:
@@ -127,7 +127,7 @@ async def _is_receiver_refused(options: SourceOptions, session_id: str | None) -
             asyncio.timeout(LINK_SECONDS),
             connect(ServiceBusClient, **options.access.connection(), retry_total=0) as client,
         ):
-            receiver = links.at_once(client.get_queue_receiver(options.queue, **settings))
+            receiver = quick.at_once(client.get_queue_receiver(options.queue, **settings))
             handlers.set_retries(receiver, 0)
             async with receiver:
                 return False

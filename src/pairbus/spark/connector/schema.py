@@ -28,7 +28,7 @@ from pairbus.model.message_row import (
     TIMESTAMP,
     property_values,
 )
-from pairbus.sdk import sections as amqp
+from pairbus.sdk.messages import sections as amqp
 
 _SPARK_TYPES: Final = {
     TEXT: "string",

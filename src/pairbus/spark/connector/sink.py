@@ -17,14 +17,14 @@ from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
 from pairbus.drain.azure_ports import LINKS_MAX, AzureOutlet
-from pairbus.drain.destination_queue import BATCH_BYTES
-from pairbus.drain.forbidden_paths import forbidden
-from pairbus.drain.message import BacklogMessage
+from pairbus.drain.rules.destination_queue import BATCH_BYTES
+from pairbus.drain.rules.forbidden_paths import forbidden
+from pairbus.drain.rules.message import BacklogMessage
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import IN_DOUBT, Failure, classify
-from pairbus.sdk.links import SendersAtOnce
+from pairbus.sdk.links.quick import SendersAtOnce
 from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.quarantine import as_json, quarantine
 from pairbus.spark.connector.schema import addressing_of, milliseconds_of, payload_of

@@ -10,13 +10,13 @@ from azure.core.exceptions import AzureError
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.drain.search import no_queues
+from pairbus.drain.lookups.search import no_queues
 from pairbus.pairing.naming import backlog_index, backlog_queue, primaries_of
-from pairbus.sdk import links
 from pairbus.sdk.addresses import connect
-from pairbus.sdk.browsing import Browser, open_without_link
 from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.links import quick
+from pairbus.sdk.links.browsing import Browser, open_without_link
 from pairbus.sdk.trust import bundle_of
 
 
@@ -31,7 +31,7 @@ class Census:
         self._files = ExitStack()
         bundle = self._files.enter_context(bundle_of(authorities))
         self._trust: dict[str, Any] = {"connection_verify": bundle} if bundle else {}
-        self._client = links.client_of(secondary, retry_total=1, **self._trust)
+        self._client = quick.client_of(secondary, retry_total=1, **self._trust)
         self._browsers: dict[str, Browser] = {}
         self._primaries: list[str] = []
         self.may_list = False
@@ -86,7 +86,7 @@ class Census:
 
     async def _counted(self) -> dict[str, int | None] | None:
         # Heavy, and not needed where the queues may not be listed.
-        from pairbus.sdk.admin import aio_admin_client
+        from pairbus.sdk.management.admin import aio_admin_client
 
         counts: dict[str, int | None] = {}
         names = []

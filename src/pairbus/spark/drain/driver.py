@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.drain.older import FOLLOW_MS
-from pairbus.drain.order import OrderPolicy
-from pairbus.drain.plan import NotFoundPolicy
-from pairbus.drain.restoring import TimeToLivePolicy
-from pairbus.drain.search import IDLE_MS
+from pairbus.drain.lookups.older import FOLLOW_MS
+from pairbus.drain.lookups.search import IDLE_MS
+from pairbus.drain.rules.order import OrderPolicy
+from pairbus.drain.rules.plan import NotFoundPolicy
+from pairbus.drain.rules.restoring import TimeToLivePolicy
 from pairbus.drain.shell import POLL_SECONDS
 from pairbus.errors import PairbusError, UsageError
 from pairbus.pairing.naming import backlog_index, check_different, missing_queues

@@ -19,12 +19,12 @@ from azure.servicebus.aio import ServiceBusClient
 from pairbus.drain.azure_ports import AzureInbox, AzureOutlet
 from pairbus.drain.closing import close_all
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.older import FOLLOW_MS
-from pairbus.drain.order import OrderPolicy
-from pairbus.drain.plan import DrainPlan, NotFoundPolicy
+from pairbus.drain.lookups.older import FOLLOW_MS
 from pairbus.drain.ports import Budget, Inbox, Observer, Outlet
-from pairbus.drain.restoring import TimeToLivePolicy
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.order import OrderPolicy
+from pairbus.drain.rules.plan import DrainPlan, NotFoundPolicy
+from pairbus.drain.rules.restoring import TimeToLivePolicy
 from pairbus.drain.shell import Drain
 from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.naming import PrimaryIdentity

@@ -15,7 +15,7 @@ from azure.core.exceptions import (
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient
 
 from pairbus.errors import PairingError, UsageError
-from pairbus.sdk.admin import admin_client
+from pairbus.sdk.management.admin import admin_client
 from pairbus.stage.drill.plan import PREFIX, PROPERTY, DrillOptions
 
 if TYPE_CHECKING:

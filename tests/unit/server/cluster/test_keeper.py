@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from pairbus.errors import StoreFenced
-from pairbus.server.cluster.keeper import LeaseKeeper
-from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseState
+from pairbus.server.cluster.ownership.keeper import LeaseKeeper
+from pairbus.server.cluster.ownership.lease import NS_PER_MS, Lease, LeaseState
 from pairbus.server.cluster.status import STOPPED
 from pairbus.storage.table.appender import CommitsLost
 from pairbus.storage.table.ports import (

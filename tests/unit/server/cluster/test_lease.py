@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseCall, LeaseState, NextCall
+from pairbus.server.cluster.ownership.lease import NS_PER_MS, Lease, LeaseCall, LeaseState, NextCall
 from pairbus.storage.table.ports import Acquired, Ownership
 
 LEASE_MS = 1_000

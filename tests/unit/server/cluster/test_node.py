@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pairbus.errors import StoreFenced
-from pairbus.server.cluster.building import Building
-from pairbus.server.cluster.keeper import LeaseView
-from pairbus.server.cluster.lease import LeaseState
 from pairbus.server.cluster.node import FENCED_SECONDS_MAX, Node
+from pairbus.server.cluster.ownership.building import Building
+from pairbus.server.cluster.ownership.keeper import LeaseView
+from pairbus.server.cluster.ownership.lease import LeaseState
 from pairbus.server.config.options import ClusterOptions, Options
 from pairbus.storage.table.appender import CommitsLost
 from pairbus.storage.table.patience import StoreUnreachable

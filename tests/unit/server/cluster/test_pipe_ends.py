@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from pairbus.server.cluster import pipes as module
-from pairbus.server.cluster.pipes import (
+from pairbus.server.cluster.relaying import pipes as module
+from pairbus.server.cluster.relaying.pipes import (
     END_SECONDS,
     ENDING_SECONDS_MAX,
     READ_BYTES,
@@ -19,7 +19,7 @@ from pairbus.server.cluster.pipes import (
     Pipe,
     Pipes,
 )
-from pairbus.server.cluster.quiet import QUIET_BYTES, QUIET_SECONDS, Quiet
+from pairbus.server.cluster.relaying.quiet import QUIET_BYTES, QUIET_SECONDS, Quiet
 
 
 class FalseSocket:

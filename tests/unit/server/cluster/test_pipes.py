@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pairbus.server.cluster.pipes import READ_BYTES, Pipe, Pipes
+from pairbus.server.cluster.relaying.pipes import READ_BYTES, Pipe, Pipes
 
 SECONDS_MAX = 30
 

@@ -16,10 +16,10 @@ from pairbus.amqp.transport.framing import SASL_HEADER
 from pairbus.server.cluster import advertised
 from pairbus.server.cluster.advertised import OwnAddress
 from pairbus.server.cluster.health import health_answer, role_of
-from pairbus.server.cluster.pipes import READ_BYTES
-from pairbus.server.cluster.quiet import QUIET_BYTES
-from pairbus.server.cluster.reach import ask_name
-from pairbus.server.cluster.relay import FIRST_BYTES_MAX, MARK, Relay, Route, RouteKind
+from pairbus.server.cluster.relaying.pipes import READ_BYTES
+from pairbus.server.cluster.relaying.quiet import QUIET_BYTES
+from pairbus.server.cluster.relaying.reach import ask_name
+from pairbus.server.cluster.relaying.relay import FIRST_BYTES_MAX, MARK, Relay, Route, RouteKind
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
 from tests.waiting import until
@@ -216,7 +216,7 @@ async def test_where_no_descriptor_is_left_both_connections_end(
         taken: socket.socket = transport.get_extra_info("socket").dup()
         return taken
 
-    monkeypatch.setattr("pairbus.server.cluster.relay._socket_of", socket_of)
+    monkeypatch.setattr("pairbus.server.cluster.relaying.relay._socket_of", socket_of)
     reader, writer = await relay.connect(AMQP)
     assert await is_closed(reader)
     writer.close()
@@ -232,7 +232,7 @@ async def test_a_connection_that_meets_no_descriptor_for_the_owner_does_not_wait
         raise OSError(errno.EMFILE, "Too many open files")
 
     relay, _ = pair
-    monkeypatch.setattr("pairbus.server.cluster.relay.connect", connect)
+    monkeypatch.setattr("pairbus.server.cluster.relaying.relay.connect", connect)
     reader, _writer = await relay.connect(AMQP)
     assert await is_closed(reader)
     assert relay.relay.statistics().refused_by_reason == {"no_descriptor": 1}
@@ -405,7 +405,7 @@ async def test_plain_text_of_another_machine_is_not_relayed(
     pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay, owner = pair
-    monkeypatch.setattr("pairbus.server.cluster.relay.is_loopback", lambda host: False)
+    monkeypatch.setattr("pairbus.server.cluster.relaying.relay.is_loopback", lambda host: False)
     reader, _ = await relay.connect(SASL_HEADER)
     assert (await soon(reader.read())).startswith(SASL_HEADER)
     reader, _ = await relay.connect(b"GET / HTTP/1.1\r\n\r\n")
@@ -420,7 +420,7 @@ async def test_plain_text_is_not_relayed_to_another_machine_and_the_reason_is_to
     pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     relay, owner = pair
-    monkeypatch.setattr("pairbus.server.cluster.relay._is_of_this_machine", lambda upstream: False)
+    monkeypatch.setattr("pairbus.server.cluster.relaying.relay._is_of_this_machine", lambda upstream: False)
     for _ in range(2):
         reader, writer = await relay.connect(AMQP)
         writer.write(bytes(FIRST_BYTES_MAX + 1))  # the client goes on: it must be able to read the answer

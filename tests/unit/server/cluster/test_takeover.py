@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pairbus.server.cluster.health import silent_reason
-from pairbus.server.cluster.keeper import LeaseView
-from pairbus.server.cluster.lease import LeaseState
-from pairbus.server.cluster.takeover import PAUSE_MS_MAX, PAUSE_MS_MIN, SeenOwners, Takeovers
+from pairbus.server.cluster.ownership.keeper import LeaseView
+from pairbus.server.cluster.ownership.lease import LeaseState
+from pairbus.server.cluster.ownership.takeover import PAUSE_MS_MAX, PAUSE_MS_MIN, SeenOwners, Takeovers
 
 
 def test_pauses_after_failed_takeovers_grow_until_one_succeeds() -> None:

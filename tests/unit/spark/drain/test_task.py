@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus.drain.message import BacklogMessage
-from pairbus.drain.plan import SLOW_MS
 from pairbus.drain.ports import LockLost
+from pairbus.drain.rules.message import BacklogMessage
+from pairbus.drain.rules.plan import SLOW_MS
 from pairbus.drain.shell import BUDGET_STOP_SECONDS, Drain
 from pairbus.pairing import parking
 from pairbus.pairing.naming import PrimaryIdentity

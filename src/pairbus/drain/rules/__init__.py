@@ -1,0 +1,1 @@
+"""What a drain decides: which message is sent, waits, or is dead-lettered. No clock, no I/O."""

@@ -1,0 +1,1 @@
+"""Who may do what: tokens, access rules and what they grant."""

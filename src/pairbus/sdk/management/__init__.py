@@ -1,0 +1,1 @@
+"""The administration client of the SDK: found through a Service Bus client, without TLS, and over several addresses."""

@@ -1,0 +1,1 @@
+"""Who owns the shard: the lease, and a takeover."""

@@ -1,0 +1,470 @@
+"""Performs what the lease machine decides: one thread that calls the database and waits in between.
+
+The event loop asks ``may_write`` before it writes. That reads one number and takes no lock; everything else takes the keeper's lock, which
+is never held during a call to the database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import StorageError, StoreFenced
+from pairbus.server.cluster.ownership.lease import Lease, LeaseCall, LeaseState
+from pairbus.server.cluster.status import STOPPED
+from pairbus.storage.table.appender import CommitsLost, shortened
+from pairbus.storage.table.ports import (
+    MOVER,
+    REQUEST_MOVE,
+    FrameMark,
+    LastFrame,
+    LogShortened,
+    OutcomeUnknown,
+    SequenceTaken,
+    ShardMoved,
+)
+
+if TYPE_CHECKING:
+    from pairbus.storage.table.ports import (
+        Acquired,
+        DatabaseCopies,
+        LeaseTable,
+        NodeEntry,
+        NodeTable,
+        Ownership,
+    )
+
+logger = logging.getLogger(__name__)
+
+REPORT_SECONDS: Final = 1.0
+"""How often a node reports itself and reads what is asked of it."""
+_LEASE: Final = "lease"
+_REPORT: Final = "nodes"
+LOSSES_SECONDS_MAX: Final = 3.0
+"""How long a node that was fenced tries to learn what the database lost."""
+LOSSES_PAUSE_SECONDS: Final = 0.2
+_NO_FRAME: Final = LastFrame(0, FrameMark(0, 0))
+JOIN_SECONDS_MAX: Final = 2.0
+"""How long a stop waits for a call under way. The thread ends with the process at the latest."""
+
+
+def lease_clock_ns() -> int:
+    """The monotonic clock that leases are counted on. It goes on while the machine is suspended, where the system has such a clock."""
+    return time.clock_gettime_ns(_CLOCK)
+
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """What the keeper knows, at one instant."""
+
+    state: LeaseState
+    held: Acquired | None
+    """The epoch and the fence under which this node owns the shard."""
+    ownership: Ownership | None
+    """Who else owns the shard; None: nobody knows, or this node does."""
+    asked: str
+    """What an operator asked of this node."""
+    nodes: tuple[NodeEntry, ...]
+    lag_ms: int
+    """Since the database last answered."""
+    writes_ms_left: int = 0
+    """How long this node may still write without a renewal."""
+    copies: DatabaseCopies | None = None
+    """The standbys of the database, as the owner last saw them; None: not the owner, or the database does not tell."""
+    failure: str = ""
+    """What the database last said instead of an answer about the lease; empty: it answers, or says nothing."""
+    ending: StorageError | None = None
+    """Why this node is fenced, if it is known: the namespace was moved out of this database, or the database lost a part of the log."""
+    is_over: bool = False
+    """The thread has ended: nothing more will be known."""
+
+
+class LeaseKeeper:
+    """One node's lease, kept by a thread.
+
+    Args:
+        lease: The machine; nobody else touches it from now on.
+        table: The lease in the database.
+        nodes: Where this node reports itself.
+        entry: What it reports, but for its state.
+        changed: Called from the thread whenever ``view`` may show something new; with True if a silence has ended.
+        clock_ns: See ``lease_clock_ns``.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        table: LeaseTable,
+        nodes: NodeTable,
+        entry: NodeEntry,
+        changed: Callable[[bool], None],
+        clock_ns: Callable[[], int] = lease_clock_ns,
+    ) -> None:
+        self._lease = lease
+        self._table = table
+        self._nodes = nodes
+        self._entry = entry
+        self._changed = changed
+        self._clock_ns = clock_ns
+        self._condition = threading.Condition()
+        self._address = ""
+        """What a renewal publishes: empty until this node can be relayed to."""
+        self._is_stopped = False
+        self._asked = ""
+        self._done = ""
+        self._known: tuple[NodeEntry, ...] = ()
+        self._copies: DatabaseCopies | None = None
+        self._sees_copies = True
+        self._answered_ns = clock_ns()
+        self._reported_ns = 0
+        self._reported_state = ""
+        self._failures = {_LEASE: "", _REPORT: ""}
+        """What is wrong with each of the two connections; empty: nothing."""
+        self._is_doubled = False
+        self._ending: StorageError | None = None
+        self._last: Callable[[], LastFrame] = _none
+        self._is_over = False
+        self.renewals = self.failures = 0
+        self._thread = threading.Thread(target=self._run, name=f"{entry.node}-lease", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the call under way."""
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify()
+        if self._thread.ident is not None:
+            self._thread.join(JOIN_SECONDS_MAX)
+        if not self._thread.is_alive():
+            if self._reported_state and not any(self._failures.values()):
+                with contextlib.suppress(StorageError):
+                    self._nodes.report(replace(self._entry, state=STOPPED))
+            self._table.close()
+            self._nodes.close()
+
+    # Asked by the event loop, often.
+
+    def may_write(self) -> bool:
+        """Whether this node may write, seal and deliver at this instant."""
+        return self._clock_ns() < self._lease.writes_until_ns
+
+    def may_flush(self) -> bool:
+        """Whether sockets may take what waits in their buffers: not if it may be of a server whose lease has ended."""
+        state = self._lease.state(self._clock_ns())
+        return state not in (LeaseState.SILENT, LeaseState.FENCED) and (
+            state is not LeaseState.DRAINING or self.may_write()
+        )
+
+    def view(self) -> LeaseView:
+        now = self._clock_ns()
+        with self._condition:
+            return LeaseView(
+                state=self._lease.state(now),
+                held=self._lease.held,
+                ownership=self._lease.ownership,
+                asked=self._asked,
+                nodes=self._known,
+                lag_ms=(now - self._answered_ns) // 1_000_000,
+                writes_ms_left=max(0, self._lease.writes_until_ns - now) // 1_000_000,
+                copies=self._copies if self._lease.held is not None else None,
+                failure=self._failures[_LEASE],
+                ending=self._ending,
+                is_over=self._is_over,
+            )
+
+    # Reported by the node.
+
+    def replayed(self, last: Callable[[], LastFrame] | None = None) -> None:
+        """The engine is built: output may be written. ``last``: tells the last frame that is durable; each renewal looks for it."""
+        with self._condition:
+            self._last = last or _none
+            self._lease.replayed()
+
+    def publish(self, address: str) -> None:
+        """Other nodes may relay to this address from now on: renew at once."""
+        with self._condition:
+            self._address = address
+            self._lease.renew_now(self._clock_ns())
+            self._condition.notify()
+
+    def fenced(self, why: StoreFenced) -> None:
+        """A commit or a read has found it."""
+        with self._condition:
+            self._ending = self._ending or why
+            self._lease.fenced()
+            self._condition.notify()
+
+    def withdraw(self, hold_off_ms: int | None = None) -> None:
+        with self._condition:
+            self._lease.withdraw(self._clock_ns(), hold_off_ms)
+            self._condition.notify()
+
+    def take_part(self) -> None:
+        with self._condition:
+            self._lease.take_part()
+            self._condition.notify()
+
+    def drained(self) -> None:
+        """Nothing more is said under the old epoch: the lease is given back."""
+        with self._condition:
+            self._address = ""
+            self._last = _none
+            self._lease.drained(self._clock_ns())
+            self._condition.notify()
+
+    def has_done(self, request: str) -> None:
+        """What was asked of this node is done: the request is taken off the table."""
+        with self._condition:
+            self._done = request
+            self._asked = ""
+            self._reported_ns = 0
+
+    def wait_released(self, seconds_max: float) -> bool:
+        """Wait until this node owns nothing any more."""
+        with self._condition:
+            return self._condition.wait_for(
+                lambda: self._lease.held is None or not self._thread.is_alive(), seconds_max
+            )
+
+    # The thread.
+
+    def _run(self) -> None:
+        while (call := self._await_call()) is not LeaseCall.NONE:
+            has_woken = self._perform(call)
+            self._changed(has_woken)
+            self._report()
+        if not self._is_stopped:
+            self._learn_why()
+        with self._condition:
+            self._is_over = True
+        self._changed(False)
+
+    def _learn_why(self) -> None:
+        """The shard has another epoch: because another node has it, because the namespace was moved elsewhere, or is being moved now."""
+        if isinstance(self._ending, (CommitsLost, ShardMoved)):
+            return
+        owner = ""
+        try:
+            owner = self._table.look().owner
+        except ShardMoved as error:
+            with self._condition:
+                self._ending = error
+        except StorageError as error:
+            self._failed(_LEASE, "look", error)
+        self._look_for_losses()
+        if owner == MOVER and not isinstance(self._ending, CommitsLost):
+            with self._condition:
+                self._ending = ShardMoved(
+                    "`pairbus store move` is moving the namespace out of this database: serve it from its new place, or start this node "
+                    "again if the move fails"
+                )
+
+    def _look_for_losses(self) -> None:
+        """Another node has the shard. Before this one ends it looks whether the database still has what it acknowledged to this one.
+
+        The other node cannot know: it serves what it found. A database that does not answer is asked again for a while.
+        """
+        last = self._last()
+        if not last.sequence or isinstance(self._ending, (CommitsLost, ShardMoved)):
+            return
+        until_ns = self._clock_ns() + int(LOSSES_SECONDS_MAX * 1e9)
+        while not self._is_stopped and self._clock_ns() < until_ns:
+            try:
+                kept = self._table.last_kept(last)
+            except StorageError as error:
+                self._failed(_LEASE, "last_kept", error)
+                with self._condition:
+                    self._condition.wait(LOSSES_PAUSE_SECONDS)
+                continue
+            if kept is not None:
+                lost = shortened(last.sequence, LogShortened(kept))
+                with self._condition:
+                    self._ending = lost
+            return
+
+    def _await_call(self) -> LeaseCall:
+        with self._condition:
+            while not self._is_stopped:
+                planned = self._lease.next_call()
+                if planned.call is LeaseCall.NONE:
+                    return planned.call
+                wait_ns = planned.at_ns - self._clock_ns()
+                if wait_ns <= 0:
+                    self._lease.begin(planned.call, self._clock_ns())
+                    return planned.call
+                self._condition.wait(wait_ns / 1e9)
+            return LeaseCall.NONE
+
+    def _perform(self, call: LeaseCall) -> bool:
+        """Perform one call; whether this node was silent before and may write now."""
+        lease = self._lease
+        has_woken = False
+        epoch = lease.held.epoch if lease.held is not None else 0
+        try:
+            if call is LeaseCall.LOOK:
+                ownership = self._table.look()
+                with self._condition:
+                    lease.looked(ownership, self._clock_ns())
+            elif call is LeaseCall.ACQUIRE:
+                self._acquire()
+            elif call is LeaseCall.RENEW:
+                is_ours = self._renew(epoch)
+                with self._condition:
+                    has_woken = lease.renewed(is_ours, self._clock_ns())
+                self.renewals += 1
+            else:
+                self._table.release(epoch)
+                with self._condition:
+                    lease.released(self._clock_ns())
+        except (ShardMoved, StoreFenced) as error:
+            with self._condition:
+                self._ending = error
+                lease.fenced()
+        except StorageError as error:
+            with self._condition:
+                lease.unknown(self._clock_ns())
+            self._failed(_LEASE, call.value, error)
+        else:
+            self._answered_ns = self._clock_ns()
+            self._answered(_LEASE)
+        with self._condition:
+            self._condition.notify_all()
+        return has_woken
+
+    def _renew(self, epoch: int) -> bool:
+        # Asked first: what is durable now must be there when the renewal arrives.
+        newest = self._last().sequence
+        try:
+            return self._table.renew(epoch, self._address, self._lease.lease_ms, newest)
+        except LogShortened as error:
+            with contextlib.suppress(StorageError):
+                self._table.release(epoch)  # another node need not wait for the end of the lease
+            raise shortened(newest, error) from None
+
+    def _acquire(self) -> None:
+        try:
+            # Without an address: nobody relays here before the log is replayed.
+            acquired = self._table.acquire(self._lease.node, "", self._lease.lease_ms)
+        except SequenceTaken:
+            with self._condition:
+                self._lease.sequence_taken(self._clock_ns())
+            return
+        with self._condition:
+            self._lease.acquired(acquired, self._clock_ns())
+
+    def _answered(self, connection: str) -> None:
+        if self._failures[connection]:
+            self._failures[connection] = ""
+            logger.info(
+                "the database answers again",
+                extra={"event": "cluster.database_back", "connection": connection},
+            )
+
+    def _failed(self, connection: str, call: str, error: StorageError) -> None:
+        self.failures += 1
+        if str(error) != self._failures[connection]:
+            self._failures[connection] = str(error)
+            logger.warning(
+                "the database did not answer"
+                if isinstance(error, OutcomeUnknown)
+                else "the database refused",
+                extra={
+                    "event": "cluster.database_failed",
+                    "connection": connection,
+                    "call": call,
+                    "error": str(error),
+                },
+            )
+
+    def _exchange(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
+        try:
+            return self._exchange_once(done, state)
+        except OutcomeUnknown:
+            # The lease has a connection of its own, and it was just answered: this one was lost while it was idle.
+            return self._exchange_once(done, state)
+
+    def _exchange_once(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
+        if done:
+            self._nodes.answered(self._entry.node, done)
+        known = self._nodes.nodes()
+        mine = replace(self._entry, state=state)
+        asked = self._nodes.report(mine)
+        self._look_for_a_double(known)
+        others = [one for one in known if one.node != mine.node]
+        return asked, tuple(sorted((*others, replace(mine, asked=asked)), key=lambda one: one.node))
+
+    def _look_for_a_double(self, known: Sequence[NodeEntry]) -> None:
+        """Whether another process reports under this node's name. What was there before our first report may be of our former self."""
+        if self._is_doubled or not self._reported_state:
+            return
+        own = self._entry
+        for one in known:
+            if one.node == own.node and one.address != own.address and one.state != STOPPED:
+                self._is_doubled = True
+                logger.error(
+                    "another process reports under the name of this node: give each node a --node of its own",
+                    extra={
+                        "event": "cluster.name_taken",
+                        "node": own.node,
+                        "address": own.address,
+                        "other_address": one.address,
+                    },
+                )
+
+    def _look_at_copies(self) -> DatabaseCopies | None:
+        """What the owner shows of the database's standbys. Nothing depends on it, so a database that does not tell is not asked again."""
+        if self._lease.held is None or not self._sees_copies:
+            return None
+        try:
+            return self._nodes.copies()
+        except OutcomeUnknown:
+            return None
+        except StorageError as error:
+            self._sees_copies = False
+            logger.info(
+                "the database does not tell about its standbys",
+                extra={"event": "cluster.copies_unknown", "error": str(error)},
+            )
+            return None
+
+    def _report(self) -> None:
+        """Report this node once a second and when its state changes, right after the database has answered."""
+        now = self._clock_ns()
+        state = self._lease.state(now).value
+        is_due = now - self._reported_ns >= REPORT_SECONDS * 1e9
+        has_changed = state != self._reported_state and not self._failures[_REPORT]
+        if self._failures[_LEASE] or not (is_due or has_changed):
+            return
+        done, self._done = self._done, ""
+        try:
+            asked, known = self._exchange(done, state)
+        except StorageError as error:
+            self._done = done
+            self._reported_ns = now
+            self._failed(_REPORT, "report", error)
+            return
+        self._answered(_REPORT)
+        is_first = not self._reported_state
+        self._reported_ns, self._reported_state = now, state
+        copies = self._look_at_copies()
+        if is_first and asked == REQUEST_MOVE and self._lease.held is None:
+            self._done = REQUEST_MOVE  # asked of the process before this one
+        with self._condition:
+            self._copies = copies
+            # A request that was answered while the report was under way is not asked again.
+            self._asked, self._known = ("" if self._done else asked), known
+        self._changed(False)
+
+
+def _none() -> LastFrame:
+    return _NO_FRAME

@@ -1,0 +1,1 @@
+"""How the connections of a node reach the owner."""
