@@ -63,6 +63,7 @@ _headers: Final[dict[bytes, tuple[int, int, int]]] = {}
 _prefixes: Final[dict[int, bytes]] = {}
 _last: Final = LastShape()
 
+PROPERTIES_END: Final = "properties end before their size says"
 SHORT_ID_BYTES: Final = 130
 """An encoded message id up to this long has at most 128 characters, whatever its type."""
 
@@ -423,6 +424,8 @@ def _scan_properties(payload: bytes, at: i64, stop: i64, want_message_id: bool, 
     """Take what the broker needs from the properties."""
     count, at = _opened(payload, at)
     if count == 0:
+        if at != stop:
+            raise bad(PROPERTIES_END)
         return
     start = at
     at = skip_value(payload, at, stop)
@@ -456,7 +459,7 @@ def _scan_properties(payload: bytes, at: i64, stop: i64, want_message_id: bool, 
         elif index == 10:
             found.session_id = _text(payload, start, at, may_be_binary=False)
     if at != stop:
-        raise bad("properties end before their size says")
+        raise bad(PROPERTIES_END)
 
 
 def _length_of(payload: bytes, start: i64, stop: i64) -> int:
