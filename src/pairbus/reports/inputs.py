@@ -373,7 +373,7 @@ def _listed_remote(spark: SparkSession, location: str) -> _Listing:
             .option("recursiveFileLookup", "true")
             .option("pathGlobFilter", pattern)
             .load(location)
-            .select("path", "modificationTime")
+            .selectExpr("path", "unix_millis(modificationTime) AS modified_ms")
             .limit(FILES_MAX)
             .collect()
         )
@@ -385,6 +385,5 @@ def _listed_remote(spark: SparkSession, location: str) -> _Listing:
                 continue
             key = "/".join(path.split("/")[-2:])
             key = key if key.startswith(HOUR) else path
-            modified = int(row["modificationTime"].timestamp() * 1000)
-            found.parts.append(_Part(path, key, 0, modified, is_unsure=True))
+            found.parts.append(_Part(path, key, 0, int(row["modified_ms"]), is_unsure=True))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -55,11 +55,11 @@ class DyingWriter(ServiceBusWriter):
         super().__init__(options)
         self._marker = marker
 
-    def write(self, iterator: Iterator[Any]) -> Sent:
+    def send(self, rows: Iterable[Any]) -> Sent:
         writers.ROWS_AT_ONCE = ROWS_AT_ONCE  # type: ignore[misc]
-        return super().write(self._until_death(iterator))
+        return super().send(self._until_death(rows))
 
-    def _until_death(self, rows: Iterator[Any]) -> Iterator[Any]:
+    def _until_death(self, rows: Iterable[Any]) -> Iterator[Any]:
         for index, row in enumerate(rows):
             if index == ROWS_BEFORE_DEATH:
                 die_once(self._marker)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import Row
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -59,7 +58,7 @@ def stream(connection: str, queue: str) -> None:
 
 def write(connection: str, queue: str) -> None:
     options = parse_sink({"connectionString": connection, "queue": queue}, ["body"])
-    ServiceBusWriter(options).write(iter([Row(body=b"x")]))
+    ServiceBusWriter(options).send([{"body": b"x"}])
 
 
 @pytest.mark.parametrize("work", [browse, stream, write])
@@ -137,7 +136,7 @@ def test_an_empty_queue_is_taken_for_no_topic(ns: Namespace, queue: str) -> None
 
 def test_a_connection_string_of_one_entity_reads_and_writes_it(ns: Namespace) -> None:
     limited = f"{ns.connection_string};EntityPath=orders"
-    ServiceBusWriter(parse_sink({"connectionString": limited}, ["body"])).write(iter([Row(body=b"x")]))
+    ServiceBusWriter(parse_sink({"connectionString": limited}, ["body"])).send([{"body": b"x"}])
     reading = ServiceBusStreamReader(
         parse_source({"connectionString": limited}, is_stream=True), StructType()
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from pairbus.spark.connector.options import COLUMNS, parse_sink
 from pairbus.spark.connector.sink import ServiceBusWriter
@@ -247,13 +247,11 @@ def test_two_copies_of_a_task_send_each_row_once_per_copy_and_once_where_it_coun
     bus: Bus,
 ) -> None:
     """What speculation does: the whole cluster form of it is in test_spark_submit.py."""
-    rows = [Row(body=b"x", message_id=f"m{n}") for n in range(300)]
+    rows = [{"body": b"x", "message_id": f"m{n}"} for n in range(300)]
     for settings, bound in (({}, 2), ({"requires_duplicate_detection": True}, 1)):
         queue = bus.queue(**settings)
         options = parse_sink(bus.options(queue, batchSize="7"), ["body", "message_id"])
-        copies = [
-            threading.Thread(target=ServiceBusWriter(options).write, args=(iter(rows),)) for _ in range(2)
-        ]
+        copies = [threading.Thread(target=ServiceBusWriter(options).send, args=(rows,)) for _ in range(2)]
         for copy in copies:
             copy.start()
         for copy in copies:
@@ -283,3 +281,42 @@ def test_the_blocks_of_the_page_about_spark_run(
     captured = names["captured"]
     assert isinstance(captured, DataFrame)
     assert captured.count() == 3
+
+
+def test_times_arrive_as_they_were_whatever_the_zones_of_session_and_worker_are(
+    spark: SparkSession, bus: Bus, tmp_path: Path
+) -> None:
+    """In the hour that is repeated when summer time ends, local times do not tell which of two they are."""
+    queue, copy = bus.queue(), bus.queue()
+    moments = [datetime(2037, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1, 2)]
+    expected = {str(number): int(moment.timestamp() * 1000) for number, moment in enumerate(moments)}
+    # The first instant of the calendar is one; the one before it is none.
+    expected["first"] = -62_135_596_800_000
+    rows = [*expected.items(), ("beyond", expected["first"] - 1)]
+    table = spark.createDataFrame(rows, "message_id string, ms long").selectExpr(
+        "'x' AS body",
+        "message_id",
+        "timestamp_millis(ms) AS scheduled_enqueue_time",
+        "map('p', timestamp_millis(ms)) AS application_properties",
+    )
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        bus.save(table, queue, onError="quarantine", quarantinePath=str(tmp_path))
+        bus.save(bus.browse(spark, queue, includeRaw="true"), copy)
+        found = [
+            bus.browse(spark, one).selectExpr(
+                "message_id",
+                "unix_millis(scheduled_enqueue_time) AS due",
+                "application_properties.p.value AS p",
+            )
+            for one in (queue, copy)
+        ]
+        read = [{row["message_id"]: (row["due"], int(row["p"])) for row in one.collect()} for one in found]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+    assert read == [{name: (ms, ms) for name, ms in expected.items()}] * 2
+    ((reason, message_id),) = spark.read.parquet(str(tmp_path)).select("reason", "message_id").collect()
+    assert message_id == "beyond"
+    assert "expected a time in the years 1 to 9999" in reason

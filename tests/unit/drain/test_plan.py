@@ -145,6 +145,8 @@ def test_a_queue_whose_link_is_gone_is_forgotten() -> None:
         "a@b",
         "a\\b",
         "a\nb",
+        "t/Subscriptions/s",
+        "t/subscriptions",
     ],
 )
 def test_forbidden_paths(path: str) -> None:
@@ -152,6 +154,6 @@ def test_forbidden_paths(path: str) -> None:
 
 
 @pytest.mark.promise("P42")
-@pytest.mark.parametrize("path", ["orders", "/Orders/", "a/b/c", "topic"])
+@pytest.mark.parametrize("path", ["orders", "/Orders/", "a/b/c", "topic", "subscriptions/a"])
 def test_allowed_paths(path: str) -> None:
     assert forbidden(path) is None

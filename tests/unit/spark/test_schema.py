@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import UsageError
 from pairbus.model.message_row import SENT_NAMES
 from pairbus.sdk.messages import message_bytes
+from pairbus.spark.connector.batches import BeyondCalendar
 from pairbus.spark.connector.schema import FIELDS, SCHEMA, original_of, payload_of, row_of
 
 NOW = 1_800_000_000_000
@@ -208,8 +208,8 @@ def test_a_row_that_nobody_changed_is_sent_bit_for_bit() -> None:
     row = as_fields(FULL)
 
     assert payload_of(row, "orders:7") == row["raw"] == original_of(FULL)
-    # As Spark hands it to a task: structs as mappings, times without a zone.
-    local = row["scheduled_enqueue_time"].astimezone().replace(tzinfo=None)
+    # As a task has it: structs as mappings, times in any zone.
+    local = row["scheduled_enqueue_time"].astimezone(timezone(timedelta(hours=9)))
     kinds = {
         name: {"type": kind, "value": text} for name, (kind, text) in row["application_properties"].items()
     }
@@ -313,17 +313,11 @@ def test_application_properties_may_be_plain_values(kind: str, value: object, en
     assert b"\xa1\x01p" + encode_value(encoded) in sent
 
 
-def test_a_timestamp_without_a_zone_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark hands timestamps to its tasks in the worker's local time."""
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    try:
-        sent = payload_of({"body": b"x", "scheduled_enqueue_time": datetime(2026, 11, 15, 21)}, "id")
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-
-    due = datetime(2026, 11, 15, 12, tzinfo=UTC)
-    assert decode_message(sent).message_annotations["x-opt-scheduled-enqueue-time"] == Timestamp(
-        int(due.timestamp() * 1000)
-    )
+@pytest.mark.parametrize("when", [datetime(2026, 10, 25, 2, 30), 5, BeyondCalendar(-(10**18))])
+def test_what_is_no_instant_of_the_calendar_is_refused_by_name(when: object) -> None:
+    """In October half past two is twice: a time without a zone says nothing."""
+    with pytest.raises(UsageError, match="^scheduled_enqueue_time is .*: expected a time"):
+        payload_of({"body": b"x", "scheduled_enqueue_time": when}, "id")
+    if when != 5:  # milliseconds
+        with pytest.raises(UsageError, match="^application property 'p' is .*: expected a time"):
+            payload_of({"body": b"x", "application_properties": {"p": when}}, None, property_type="timestamp")

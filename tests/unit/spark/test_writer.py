@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from azure.servicebus._pyamqp.error import AMQPException
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
+    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
+    ServiceBusError,
     ServiceBusServerBusyError,
 )
 from pyarrow import parquet
 from pyspark.sql import Row
 
+from pairbus.drain.ports import NotSent
 from pairbus.drain.rules.message import BacklogMessage
-from pairbus.errors import UsageError
+from pairbus.errors import PairbusError, UsageError
 from pairbus.spark.connector import sink as writer
 from pairbus.spark.connector.options import parse_sink
 from pairbus.spark.connector.schema import FIELDS, payload_of, row_of
@@ -45,6 +51,8 @@ class FakeOutlet:
     async def largest(self, path: str) -> int:
         if path == "nowhere":
             raise MessagingEntityNotFoundError(message="no such entity")
+        if path == "other kind":
+            raise ServiceBusError("no senders here", error=AMQPException(condition=b"amqp:not-allowed"))
         if path == "away":
             raise ServiceBusServerBusyError(message="busy")
         return LARGEST
@@ -66,7 +74,11 @@ def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(rows: list[Row], **options: str) -> writer.Sent:
     given = {"connectionString": CONNECTION, "queue": "out", **options}
-    return writer.ServiceBusWriter(parse_sink(given, list(rows[0].asDict()))).write(iter(rows))
+    return writer.ServiceBusWriter(parse_sink(given, list(rows[0].asDict()))).send(plain(rows))
+
+
+def plain(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in rows]
 
 
 def shuffled(count: int, sessions: int) -> list[Row]:
@@ -129,7 +141,7 @@ def test_no_send_holds_more_messages_than_it_was_told() -> None:
 def test_a_busy_broker_is_asked_again_and_a_task_that_got_no_answer_fails() -> None:
     REFUSED["m1"] = ServiceBusServerBusyError(message="busy")
 
-    with pytest.raises(ServiceBusServerBusyError):
+    with pytest.raises(PairbusError, match="'out' took no messages in 6 attempts: server busy: .*busy"):
         write([Row(body=b"x", message_id="m1")], onError="quarantine", quarantinePath="/nowhere")
 
 
@@ -213,13 +225,13 @@ def test_a_task_that_is_run_again_gives_its_rows_the_same_ids_whatever_their_ord
     attempts = []
     for seed in range(3):
         random.Random(seed).shuffle(rows)
-        pickle.loads(pickle.dumps(planned)).write(iter(rows))
+        pickle.loads(pickle.dumps(planned)).send(plain(rows))
         attempts.append(sent_ids())
 
     assert attempts[0] == attempts[1] == attempts[2]
     assert len(set(attempts[0])) == 20, "equal rows are different messages"
     # Another job sends new messages, though its rows be the same.
-    writer.ServiceBusWriter(parse_sink(given, list(rows[0].asDict()))).write(iter(rows))
+    writer.ServiceBusWriter(parse_sink(given, list(rows[0].asDict()))).send(plain(rows))
     assert not set(sent_ids()) & set(attempts[0])
 
 
@@ -278,15 +290,56 @@ def test_a_row_that_no_destination_takes_fails_its_task_before_anything_is_sent(
     options = parse_sink({"connectionString": CONNECTION}, ["path", "body"])
 
     with pytest.raises(UsageError, match=reason):
-        writer.ServiceBusWriter(options).write(iter(rows))
+        writer.ServiceBusWriter(options).send(plain(rows))
 
     assert SENT == []
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("t/Subscriptions/s", "path: expected a queue or a topic, found 't/Subscriptions/s'"),
+        ("other kind", "invalid argument or state: 'other kind' takes no messages: .*no senders here"),
+    ],
+)
+def test_a_path_that_takes_no_messages_is_refused_by_name_and_the_others_are_sent(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    rows = [{"path": name, "body": b"x", "message_id": name} for name in (path, "out")]
+    given = {"connectionString": CONNECTION, "onError": "quarantine", "quarantinePath": str(tmp_path)}
+
+    done = writer.ServiceBusWriter(parse_sink(given, list(rows[0]))).send(rows)
+
+    assert (done.messages, sent_ids()) == (1, ["out"])
+    assert re.match(reason, _quarantined(tmp_path)[path][0])
+    with pytest.raises(UsageError, match=f"a row cannot be sent: {reason}"):
+        writer.ServiceBusWriter(parse_sink({"connectionString": CONNECTION}, list(rows[0]))).send(rows)
+    assert sent_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("cause", "error"),
+    [
+        (
+            ServiceBusServerBusyError(message="busy"),
+            "'out' took no messages in 6 attempts: server busy: .*busy",
+        ),
+        (MessagingEntityDisabledError(message="disabled"), "a row cannot be sent: entity disabled: disabled"),
+    ],
+)
+def test_what_kept_a_link_from_opening_is_what_the_error_says(cause: Exception, error: str) -> None:
+    REFUSED["m1"] = NotSent()
+    REFUSED["m1"].__cause__ = cause
+
+    with pytest.raises(PairbusError, match=error):
+        write([Row(body=b"x", message_id="m1")])
 
 
 def test_a_destination_that_is_away_is_judged_by_sending() -> None:
     options = parse_sink({"connectionString": CONNECTION}, ["path", "body"])
 
-    assert writer.ServiceBusWriter(options).write(iter([Row(path="away", body=b"x" * 200_000)])).messages == 1
+    assert writer.ServiceBusWriter(options).send([{"path": "away", "body": b"x" * 200_000}]).messages == 1
 
 
 @pytest.mark.parametrize("spelt", [str.upper, str.title, str.lower])
@@ -334,3 +387,52 @@ def test_a_quarantined_row_is_json_whatever_its_numbers_are(tmp_path: Path) -> N
     assert "subject is a int" in reason
     kept = json.loads(row, parse_constant=refuse)
     assert (kept["state"], kept["expires_at"], raw) == ("nan", ["inf", 0.5], b"x")
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def times(values: list[int | None]) -> pa.Array:
+    """Timestamps as Spark gives them to a task, in the zone of the session."""
+    return pa.array(values, pa.int64()).cast(pa.timestamp("us", tz="Europe/Berlin"))
+
+
+@pytest.mark.promise("D5")
+def test_a_time_beyond_the_calendar_is_quarantined_with_its_column_and_the_others_are_sent(
+    tmp_path: Path,
+) -> None:
+    noon, beyond = 1_794_744_000_000_000, -62_135_596_800_000_001
+    moments = times([noon, beyond, noon])
+    properties = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()), pa.array(["p"] * 3), times([beyond, noon, noon])
+    )
+    ids = pa.array(["property", "schedule", "good"])
+    columns = {"body": pa.array([b"x"] * 3), "message_id": ids, "scheduled_enqueue_time": moments}
+    batch = pa.record_batch({**columns, "application_properties": properties})
+    given = {
+        "connectionString": CONNECTION,
+        "queue": "out",
+        "onError": "quarantine",
+        "quarantinePath": str(tmp_path),
+    }
+    types = {"application_properties": "map<string,timestamp>"}
+    options = parse_sink(given, batch.schema.names, types)
+
+    done = writer.ServiceBusWriter(options).write(iter([batch]))
+
+    kept = {name: (reason, json.loads(row)) for name, (reason, row, _) in _quarantined(tmp_path).items()}
+    expected = f"{beyond} microseconds since 1970: expected a time in the years 1 to 9999"
+    assert (done.messages, done.quarantined, sent_ids()) == (1, 2, ["good"])
+    assert kept["schedule"][0] == f"scheduled_enqueue_time is {expected}"
+    assert kept["property"][0] == f"application property 'p' is {expected}"
+    assert kept["property"][1]["scheduled_enqueue_time"] == "2026-11-15T12:00:00+00:00"
+
+
+def test_an_id_made_of_the_source_needs_a_time_of_the_calendar() -> None:
+    batch = pa.record_batch(
+        {"body": [b"x"], "entity": ["orders"], "sequence_number": [1], "enqueued_time": times([2**62])}
+    )
+    options = parse_sink({"connectionString": CONNECTION, "queue": "out"}, batch.schema.names)
+
+    with pytest.raises(UsageError, match="enqueued_time is .* in the years 1 to 9999"):
+        writer.ServiceBusWriter(options).write(iter([batch]))

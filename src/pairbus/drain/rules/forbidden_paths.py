@@ -11,6 +11,9 @@ _NEVER_IN_NAMES: Final = "%@?#*\\"
 """No entity has these characters in its name. An address with them means another entity, or none, depending on which
 program decodes it: ``a%2fb`` would be refused for ever."""
 
+_SUBSCRIPTIONS: Final = "subscriptions"
+"""No queue or topic has this as a later segment of its name."""
+
 
 def forbidden(path: str) -> str | None:
     """Why no message may go to a path, or None when it may."""
@@ -24,6 +27,10 @@ def forbidden(path: str) -> str | None:
     strange = next((one for one in path if one in _NEVER_IN_NAMES or not one.isprintable()), None)
     if strange is not None:
         return f"expected the name of an entity, found {path!r}: no name contains {strange!r}"
+    if any(segment.lower() == _SUBSCRIPTIONS for segment in segments[1:]):
+        return (
+            f"expected a queue or a topic, found {path!r}: a subscription takes messages from its topic only"
+        )
     if any(segment in ("", ".", "..") for segment in segments):
         return f"expected an entity, found {path!r}"
     return None

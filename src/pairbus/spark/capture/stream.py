@@ -33,6 +33,10 @@ PARTITIONS: Final = ("entity", "date", "hour", "batch")
 QUERY_ID: Final = "sql.streaming.queryId"
 """Where Spark tells the code of a batch which query it belongs to."""
 TRIGGER: Final = "5 seconds"
+_SECONDS: Final = "unix_seconds(enqueued_time)"
+_DATE: Final = f"CAST(date_from_unix_date(CAST(floor({_SECONDS} / 86400) AS INT)) AS STRING)"
+_HOUR: Final = f"lpad(CAST(pmod(floor({_SECONDS} / 3600), 24) AS STRING), 2, '0')"
+"""Of UTC, whatever the session's time zone is: a session of spark-submit or of a notebook has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +169,10 @@ class _BatchWriter:
                 "this Spark does not tell a batch which query it belongs to: use Spark 4.2 or newer"
             )
         seen = Observation()
-        moment = functions.col("enqueued_time")
         batch = (
             rows.observe(seen, functions.count(functions.lit(1)).alias("messages"))
-            .withColumn("date", functions.date_format(moment, "yyyy-MM-dd"))
-            .withColumn("hour", functions.date_format(moment, "HH"))
+            .withColumn("date", functions.expr(_DATE))
+            .withColumn("hour", functions.expr(_HOUR))
             .withColumn("batch", functions.lit(f"{query}-{number:09d}"))
             .write.mode("overwrite")
             .option("partitionOverwriteMode", "dynamic")

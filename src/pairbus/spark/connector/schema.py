@@ -29,6 +29,7 @@ from pairbus.model.message_row import (
     property_values,
 )
 from pairbus.sdk.messages import sections as amqp
+from pairbus.spark.connector.batches import BeyondCalendar
 
 _SPARK_TYPES: Final = {
     TEXT: "string",
@@ -285,8 +286,8 @@ def _says_same(row: Mapping[str, Any], shown: Mapping[str, Any], field: str, pro
     if field == "application_properties":
         return _properties(left, property_type) == _properties(right, "")
     if field == "scheduled_enqueue_time":
-        return (None if left is None else milliseconds_of(left)) == (
-            None if right is None else milliseconds_of(right)
+        return (None if left is None else milliseconds_of(left, field)) == (
+            None if right is None else milliseconds_of(right, field)
         )
     return bool(left == right)
 
@@ -310,7 +311,9 @@ def _built(row: Mapping[str, Any], message_id: str, property_type: str) -> bytes
         annotations[Symbol("x-opt-partition-key")] = partition_key
     scheduled = row.get("scheduled_enqueue_time")
     if scheduled is not None:
-        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(milliseconds_of(scheduled))
+        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(
+            milliseconds_of(scheduled, "scheduled_enqueue_time")
+        )
     if annotations:
         parts.append((amqp.MESSAGE_ANNOTATIONS, encode_value(annotations)))
     parts.append((amqp.PROPERTIES, encode_value(properties)))
@@ -369,12 +372,18 @@ def _life(value: object) -> int:
     raise UsageError(f"time_to_live_ms is {value!r}: expected 0 to {2**32 - 1}")
 
 
-def milliseconds_of(value: object) -> int:
-    """A timestamp of a row in milliseconds since the epoch. Raises UsageError."""
-    if not isinstance(value, datetime):
-        raise UsageError(f"a time is a {type(value).__name__}: expected a timestamp")
-    # Spark hands timestamps to tasks in the worker's local time, without a zone.
-    return (value.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+def milliseconds_of(value: object, name: str) -> int:
+    """A timestamp of a row in milliseconds since the epoch.
+
+    Raises:
+        UsageError: It is no time in the years 1 to 9999; the text begins with ``name``.
+    """
+    if isinstance(value, BeyondCalendar):
+        raise UsageError(f"{name} is {value}: expected a time in the years 1 to 9999")
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        # A time without a zone would be taken for local time, and the repeated hour is two of those.
+        raise UsageError(f"{name} is a {type(value).__name__}: expected a time with a zone")
+    return (value - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _encoded(name: str, value: Any, property_type: str) -> bytes:
@@ -385,7 +394,7 @@ def _encoded(name: str, value: Any, property_type: str) -> bytes:
     elif isinstance(value, tuple) and len(value) == 2:
         kind, text = value
     elif property_type:
-        kind, text = property_type, _plain_text(value)
+        kind, text = property_type, _plain_text(name, value)
     else:
         raise UsageError(
             f"application property {name!r} is a {type(value).__name__}: expected a string, or a struct of type and value"
@@ -411,12 +420,12 @@ def _encoded(name: str, value: Any, property_type: str) -> bytes:
         raise UsageError(f"application property {name!r} cannot be encoded as {kind}: {error}") from None
 
 
-def _plain_text(value: Any) -> str:
-    """A plain value in the text form that ``_FROM_TEXT`` reads."""
+def _plain_text(name: str, value: Any) -> str:
+    """A plain value of an application property in the text form that ``_FROM_TEXT`` reads."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        return str(milliseconds_of(value))
+    if isinstance(value, datetime | BeyondCalendar):
+        return str(milliseconds_of(value, f"application property {name!r}"))
     return repr(value) if isinstance(value, float) else str(value)
 
 

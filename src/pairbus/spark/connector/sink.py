@@ -9,29 +9,31 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
-from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pairbus.drain.azure_ports import LINKS_MAX, AzureOutlet
+from pairbus.drain.ports import NotSent
 from pairbus.drain.rules.destination_queue import BATCH_BYTES
 from pairbus.drain.rules.forbidden_paths import forbidden
 from pairbus.drain.rules.message import BacklogMessage
-from pairbus.errors import UsageError
+from pairbus.errors import PairbusError, UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.addresses import connect
-from pairbus.sdk.failures import IN_DOUBT, Failure, classify
+from pairbus.sdk.failures import IN_DOUBT, Failure, classify, shown
 from pairbus.sdk.links.quick import SendersAtOnce
 from pairbus.spark.connector.access import lasting_refusal
+from pairbus.spark.connector.batches import rows_of
 from pairbus.spark.connector.quarantine import as_json, quarantine
 from pairbus.spark.connector.schema import addressing_of, milliseconds_of, payload_of
 from pairbus.spark.connector.spill import Record, Spill
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
+    from pyarrow import RecordBatch
 
     from pairbus.spark.connector.options import SinkOptions
 
@@ -72,7 +74,7 @@ class _Sending:
         self._refused: list[tuple[dict[str, Any], str]] = []
         self._sent = 0
 
-    async def run(self, rows: Iterator[Row]) -> Sent:
+    async def run(self, rows: Iterator[dict[str, Any]]) -> Sent:
         async with connect(ServiceBusClient, **self._options.access.connection(), retry_total=1) as client:
             senders: Any = SendersAtOnce(client)
             outlets = [AzureOutlet(senders) for _ in range(self._options.in_flight)]
@@ -84,7 +86,7 @@ class _Sending:
             quarantine(self._options.quarantine, self._refused, *_task())
         return Sent(self._sent, len(self._refused))
 
-    async def _send_all(self, outlets: list[AzureOutlet], rows: Iterator[Row]) -> None:
+    async def _send_all(self, outlets: list[AzureOutlet], rows: Iterator[dict[str, Any]]) -> None:
         """Chunk by chunk; sessions, where there is more than one chunk, from sorted runs on disk.
 
         Rows of a session come in any order after a shuffle, and local mode hides that.
@@ -105,12 +107,12 @@ class _Sending:
             for chunk in _chunks(map(_outgoing, spill.merged())):
                 await self._send_chunk(outlets, chunk)
 
-    def _take(self, rows: Iterator[Row]) -> tuple[list[_Outgoing], bool]:
+    def _take(self, rows: Iterator[dict[str, Any]]) -> tuple[list[_Outgoing], bool]:
         """The next rows as messages, as many as fit in memory, and whether they are the last."""
         messages: list[_Outgoing] = []
         size = 0
         for row in rows:
-            outgoing = self._outgoing(row.asDict(recursive=True))
+            outgoing = self._outgoing(row)
             if outgoing is not None:
                 messages.append(outgoing)
                 size += len(outgoing.message.payload)
@@ -152,11 +154,11 @@ class _Sending:
             failure = classify(error)
             if failure is Failure.UNAUTHORIZED:
                 raise self._refusal(error, path) from error
-            # A destination that is unavailable may be back when the message is sent.
-            is_missing = failure is Failure.NOT_FOUND
-            return (
-                f"{failure.value}: there is no queue or topic {path!r} in the namespace" if is_missing else 0
-            )
+            if failure is Failure.NOT_FOUND:
+                return f"{failure.value}: there is no queue or topic {path!r} in the namespace"
+            if failure is Failure.INVALID:
+                return f"{failure.value}: {path!r} takes no messages: {shown(error)}"
+            return 0  # a destination that is unavailable may be back when the message is sent
 
     def _refusal(self, error: BaseException, path: str) -> BaseException:
         return lasting_refusal(error, self._options.access.host(), path, "send") or error
@@ -211,7 +213,7 @@ class _Sending:
         if source is not None and number is not None:
             # The number alone is not enough: an entity that was deleted and created again counts from 1 again.
             moment = fields.get("enqueued_time")
-            when = f":{milliseconds_of(moment)}" if isinstance(moment, datetime) else ""
+            when = "" if moment is None else f":{milliseconds_of(moment, 'enqueued_time')}"
             source_id = f"{source}:{number}{when}"
         if source_id is None and fields.get("raw") is None and not fields.get("message_id"):
             return payload_of(
@@ -253,16 +255,21 @@ class _Sending:
             try:
                 await outlet.send(batch[0].message.path, [outgoing.message for outgoing in batch])
             except Exception as error:
-                failure = classify(error)
+                cause = error.__cause__ if isinstance(error, NotSent) and error.__cause__ else error
+                failure, path = classify(cause), batch[0].message.path
                 if failure in _TEMPORARY and attempt < ATTEMPTS:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, PAUSE_SECONDS_MAX)
                     continue
                 if failure is Failure.UNAUTHORIZED:
-                    raise self._refusal(error, batch[0].message.path) from error
-                if failure in _TEMPORARY or failure is Failure.CANCELLED:
+                    raise self._refusal(cause, path) from error
+                if failure is Failure.CANCELLED:
                     raise
-                await self._isolate(outlet, batch, f"{failure.value}: {error}")
+                if failure in _TEMPORARY:
+                    raise PairbusError(
+                        f"{path!r} took no messages in {ATTEMPTS} attempts: {failure.value}: {shown(cause)}"
+                    ) from error
+                await self._isolate(outlet, batch, f"{failure.value}: {cause}")
                 return
             self._sent += len(batch)
             return
@@ -346,11 +353,15 @@ class _Writer:
         self._job = uuid.uuid4().hex
         """The same for every attempt of every task."""
 
-    def write(self, iterator: Iterator[Row]) -> Sent:
-        return asyncio.run(_Sending(self._options, self._job).run(iterator))
+    def write(self, iterator: Iterator[RecordBatch]) -> Sent:
+        return self.send(chain.from_iterable(map(rows_of, iterator)))
+
+    def send(self, rows: Iterable[dict[str, Any]]) -> Sent:
+        """Send rows, each by column; times have a zone."""
+        return asyncio.run(_Sending(self._options, self._job).run(iter(rows)))
 
 
-class ServiceBusWriter(_Writer, DataSourceWriter):
+class ServiceBusWriter(_Writer, DataSourceArrowWriter):
     """Sends the rows of a batch.
 
     Guarantees: ``save()`` returns only when every row was accepted or is in quarantine with its reason. A task that
@@ -361,7 +372,7 @@ class ServiceBusWriter(_Writer, DataSourceWriter):
     """
 
 
-class ServiceBusStreamWriter(_Writer, DataSourceStreamWriter):
+class ServiceBusStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Sends the rows of a stream, batch by batch; guarantees as ``ServiceBusWriter``, per batch.
 
     A batch that is replayed after a failure repeats what was sent of it, at most the batch. A task that is tried again

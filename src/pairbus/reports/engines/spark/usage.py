@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from pairbus.reports.bill.model import CONNECTIONS, HOUR_MS, OPERATIONS, STAGES
+from pairbus.reports.bill.model import CONNECTIONS, DAY_MS, HOUR_MS, MINUTE_MS, OPERATIONS, STAGES
 from pairbus.reports.columns import CALENDAR_MS, PLAIN, UNITS
 from pairbus.reports.engines import usage_log as log
 from pairbus.reports.engines.arrow.bill import LINE_TYPES
@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 _TEXTS: Final = ("broken", SOURCE, "part")
 _NUMBERS: Final = ("ms", *VALUES, "file_hour")
 _FIRST_MS, _LAST_MS = CALENDAR_MS
-_BUCKET: Final = f"CASE WHEN ms BETWEEN {_FIRST_MS} AND {_LAST_MS} THEN timestamp_millis(ms) END"
-_RAW_BUCKET: Final = (
-    f"coalesce(date_format({_BUCKET}, \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\"), CAST(ms AS STRING)) AS bucket"
+_DAY: Final = f"CAST(date_from_unix_date(CAST((ms - pmod(ms, {DAY_MS})) div {DAY_MS} AS INT)) AS STRING)"
+_CLOCK: Final = (
+    "format_string('T%02d:%02d:%02d.%03dZ', "
+    f"pmod(ms, {DAY_MS}) div {HOUR_MS}, pmod(ms, {HOUR_MS}) div {MINUTE_MS}, pmod(ms, {MINUTE_MS}) div 1000, pmod(ms, 1000))"
 )
+# Of UTC, whatever the session's time zone is.
+_RAW_BUCKET: Final = f"CASE WHEN ms BETWEEN {_FIRST_MS} AND {_LAST_MS} THEN concat({_DAY}, {_CLOCK}) ELSE CAST(ms AS STRING) END AS bucket"
 _HOUR_TEXT: Final = "substring_index(_metadata.file_path, '/hour=', -1)"
 _FILE_HOUR: Final = f"unix_date(try_cast(left({_HOUR_TEXT}, 10) AS DATE)) * 24L + try_cast(substring({_HOUR_TEXT}, 12, 2) AS INT)"
 """The hour of a part by the name of its directory, counted from 1970; null where there is none."""
