@@ -26,7 +26,9 @@ HELD: Final = ("held", "active", "peeked", "deferred", "scheduled", "locked")
 DEAD_LETTERED: Final = "dead-lettered"
 EXPIRED: Final = "expired"
 CANCELLED: Final = "cancelled"
-REMOVED: Final = (CANCELLED, "purged", "forwarded")
+FORWARDED: Final = "forwarded"
+"""Auto-forwarding took it on to the entity that ``detail`` names. No row tells that the message came there."""
+REMOVED: Final = (CANCELLED, "purged", FORWARDED)
 ENTITY_DELETED: Final = "entity-deleted"
 AUDIT_BEGUN: Final = "audit-begun"
 AUDIT_STOPPED: Final = "audit-stopped"
@@ -59,6 +61,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "expired_there",
         "cancelled_there",
         "stored_outside",
+        "forwarded_in",
     ),
     BACKLOG: (
         "parked",
@@ -75,7 +78,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     DEAD_LETTER: ("parked", "aside_listed", "expired_listed", "dead", "dead_expired"),
     SPOOL: ("spool",),
 }
-"""What the rows of each input can say about a message. ``direct_outside`` and ``stored_outside`` are said only of messages without an id: sends
+"""What the rows of each input can say about a message. ``forwarded_in`` is said of the target of a forwarding. ``direct_outside`` and ``stored_outside`` are said only of messages without an id: sends
 and arrivals at the destination that the drain cannot have made, because they were before the first of them was parked or after the last was drained. Nor
 are ``parked_again`` and ``direct_again`` said of others: sends after the first of them was dead-lettered, to the backlog, and to the destination after the last was
 drained.

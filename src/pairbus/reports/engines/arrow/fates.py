@@ -28,6 +28,8 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     taken = pc.if_else(is_handed_out, ZERO, column["dead_taken"])
     dead_there = pc.max_element_wise(column["dead_there"], taken)
     arrivals = pc.if_else(is_handed_out, handed_out, pc.min_element_wise(dead_there, ONE))
+    foreign = _forwarded_in(column)
+    arrivals = _more_than(arrivals, foreign)
     found = pc.if_else(pc.greater(column["stored"], 0), column["stored"], arrivals)
     # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
     is_again = pc.fill_null(pc.greater(column["last_backlog_ms"], column["cancelled_ms"]), False)
@@ -47,7 +49,7 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     elsewhere = ZERO
     is_waiting_hidden = pc.fill_null(pc.less(confirmed_ms, hidden.waiting_before_ms), False)
     places, kept = _places(
-        column, pc.max_element_wise(pc.subtract(found, cancelled_before), ZERO), is_waiting_hidden
+        column, foreign, pc.max_element_wise(pc.subtract(found, cancelled_before), ZERO), is_waiting_hidden
     )
     for fate in PLACES:
         left = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
@@ -85,12 +87,24 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
             "expired_there": pc.min_element_wise(arrived, column["expired_there"]),
             "accepted_ms": accepted_ms,
             "confirmed_ms": confirmed_ms,
-            "arrived_ms": pc.coalesce(column["stored_ms"], column["delivered_ms"]),
+            "arrived_ms": pc.if_else(
+                pc.greater(found, 0), pc.coalesce(column["stored_ms"], column["delivered_ms"]), None
+            ),
             "stored_sequence": column["stored_sequence"],
             "session": column["session"],
             "is_detoured": pc.or_(is_backlog_send, pc.greater(column["parked"], 0)),
         }
     )
+
+
+def _forwarded_in(column: Mapping[str, Any]) -> Any:
+    """How many copies auto-forwarding brought from other entities. Nothing was sent here for them: they arrived at the entity that they were sent to.
+
+    A sender may say that it sent directly what its namespace did not store here: a send by way of another entity, in a transaction, has a row
+    there, and a row that it was forwarded. That is its arrival.
+    """
+    others = _more_than(column["forwarded_in"], column["sent_direct"])
+    return pc.if_else(pc.greater(column["stored"], 0), column["forwarded_in"], others)
 
 
 def _sent_again(column: Mapping[str, Any]) -> Any:
@@ -138,7 +152,9 @@ def _beside_parked(column: Mapping[str, Any], found: Any, cancelled_before: Any)
     return pc.max_element_wise(of_cancelled, of_gone, of_nameless)
 
 
-def _places(column: Mapping[str, Any], arrived: Any, is_waiting_hidden: Any) -> tuple[dict[str, Any], Any]:
+def _places(
+    column: Mapping[str, Any], foreign: Any, arrived: Any, is_waiting_hidden: Any
+) -> tuple[dict[str, Any], Any]:
     """How many copies each fate can explain; and how many copies are still there, so that what was accepted beside them may be the same message.
 
     A copy that expired in the backlog or was cancelled is gone: what was accepted beside it must be somewhere itself. If a copy may have left the
@@ -158,9 +174,10 @@ def _places(column: Mapping[str, Any], arrived: Any, is_waiting_hidden: Any) -> 
     expired = pc.max_element_wise(column["expired"], column["expired_listed"])
     listed = pc.subtract(column["aside_listed"], pc.subtract(expired, column["expired_listed"]))
     aside = there(column["aside"], listed)
-    # Of the dead letters of a destination, those that it stored are among the arrived.
-    dead = pc.max_element_wise(pc.subtract(column["dead"], column["stored"]), ZERO)
-    others = pc.max_element_wise(pc.subtract(column["stored"], column["dead"]), ZERO)
+    # Of the dead letters of a destination, those that it stored are among the arrived, and some may have been sent elsewhere and forwarded.
+    known = pc.add(column["stored"], foreign)
+    dead = _more_than(column["dead"], known)
+    others = _more_than(known, column["dead"])
     dead_expired = pc.max_element_wise(pc.subtract(column["dead_expired"], others), ZERO)
     backlog = there(column["backlog"], column["backlog_listed"])
     places = {

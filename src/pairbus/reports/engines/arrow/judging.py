@@ -66,8 +66,14 @@ class _Saying:
 
 
 def _saying(
-    role: str, kind: str | None, entity: str | None, destination: str | None, is_ttl: bool
+    role: str,
+    kind: str | None,
+    entity: str | None,
+    destination: str | None,
+    is_ttl: bool,
+    target: str | None = None,
 ) -> _Saying:
+    """What rows say. ``target``: where a forwarding took the message."""
     kind = kind.lower() if kind else log.KIND_DEFAULTS[role]
     place = None if entity is None else entity.lower()
     path = place or ""
@@ -83,6 +89,8 @@ def _saying(
     has_lapsed = kind == EXPIRED or (is_ttl and (kind == DEAD_LETTERED or role == DEAD_LETTER))
     if kind not in log.KINDS:
         return _Saying(log.BAD_KIND, path, place, {})
+    if role == RECEIVED and kind == log.FORWARDED and target and not is_backlog:
+        return _Saying(None, target.lower().strip("/"), place, {"forwarded_in": 1})
     measures = _measures(role, kind, is_backlog, is_dead, is_topic, has_lapsed)
     return _Saying(None, path, place, measures)
 
@@ -146,7 +154,9 @@ def _backlog_measures(kind: str, is_dead: bool, has_lapsed: bool) -> dict[str, i
 def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
     """For each row the number of its saying; and the sayings."""
     is_ttl = pc.fill_null(pc.equal(rows["detail"], log.REASON_EXPIRED), False)
-    columns = [rows["kind"], rows["entity"], rows["destination"], is_ttl]
+    is_forwarding = pc.fill_null(pc.equal(pc.utf8_lower(rows["kind"]), log.FORWARDED), False)
+    target = pc.if_else(is_forwarding, rows["detail"], pa.scalar(None, TEXT))
+    columns = [rows["kind"], rows["entity"], rows["destination"], is_ttl, target]
     code = zeros(rows.num_rows)
     values: list[list[Any]] = []
     for column in columns:
@@ -160,8 +170,8 @@ def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
         for options in reversed(values):
             number, at = divmod(number, max(1, len(options)))
             parts.append(options[at])
-        late, destination, entity, kind = parts
-        found.append(_saying(role, kind, entity, destination, late))
+        target_of, late, destination, entity, kind = parts
+        found.append(_saying(role, kind, entity, destination, late, target_of))
     return distinct.indices, found
 
 
@@ -310,8 +320,8 @@ def sayable(rows: pa.Table, role: str) -> set[str]:
     return {
         name
         for row in pairs.to_pylist()
-        for is_ttl in (False, True)
-        for name in _saying(role, row["kind"], row["entity"], None, is_ttl).measures
+        for is_ttl, target in ((False, None), (True, None), (False, "target"))
+        for name in _saying(role, row["kind"], row["entity"], None, is_ttl, target).measures
     }
 
 
