@@ -37,9 +37,9 @@ LINE_BYTES: Final = 128
 JOURNALS: Final = "journal-"
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 HOUR: Final = "hour="
-MILLISECONDS_PATTERN: Final = r"^[0-9]{1,14}$"
+MILLISECONDS_PATTERN: Final = r"^-?[0-9]{1,15}$"
 """A time in a line of JSON: milliseconds since 1970 ..."""
-TIME_PATTERN: Final = r"^[1-9][0-9]{3}-[0-9]{1,2}-[0-9]{1,2}([T ][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+TIME_PATTERN: Final = r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([T ][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 """... or ISO 8601; without a zone in UTC."""
 STORE: Final = "store"
 """The folder that tells a broker's data directory."""

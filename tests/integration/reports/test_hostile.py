@@ -185,6 +185,21 @@ LINES: Mapping[str, tuple[str | bytes, bool]] = {
     "no-text": (b'"message_id": "\xff\xfe"', False),
     "id-number": ('"message_id": 1.50', True),
     "twice": ('"message_id": "x", "message_id": "y"', True),
+    # Half of a surrogate pair is no text. Two halves are two ids, and none is a question mark.
+    "half": (r'"message_id": "\ud800"', False),
+    "other-half": (r'"message_id": "?", "destination": "\udc00"', False),
+    "pair": (r'"message_id": "\ud83d\ude00"', True),
+    # The years 1 to 9999, in UTC.
+    "first": ('"message_id": "first", "time": "0001-01-01T00:00:00"', True),
+    "first-ms": ('"message_id": "first-ms", "time": -62135596800000', True),
+    "first-offset": ('"message_id": "o1", "time": "0001-01-01T00:00:00+00:01"', False),
+    "year-0": ('"message_id": "o2", "time": "0000-12-31T23:59:59"', False),
+    "before-ms": ('"message_id": "o3", "time": -62135596800001', False),
+    "last": ('"message_id": "last", "time": "9999-12-31T23:59:59.999999"', True),
+    "last-ms": ('"message_id": "last-ms", "time": 253402300799999', True),
+    "last-offset": ('"message_id": "o4", "time": "9999-12-31T23:59:59.999999-14:00"', False),
+    "after-ms": ('"message_id": "o5", "time": 253402300800000', False),
+    "last-hour": ('"message_id": "last-hour", "time": "9999-12-31T23:59:59+01:00"', True),
 }
 
 
@@ -200,6 +215,8 @@ def test_lines_of_json_are_read_alike(tmp_path: Path, capsys: pytest.CaptureFixt
     marked = [b"\xef\xbb\xbf" + json.dumps(one).encode() for one in good]
     (tmp_path / "sent.jsonl").write_bytes(b"\n".join([*marked, *lines, b"\xef\xbb\xbf", b""]))
     (tmp_path / "wide.jsonl").write_bytes(json.dumps(good[0]).encode("utf-16"))
+    # With each other's halves of a pair, and a sign that stands for what is no text.
+    good += [row("sent", name) for name in ("?", "\ufffd", "\U0001f600")]
     received = write(tmp_path / "received.parquet", good)
 
     code, out, _ = run(
@@ -209,8 +226,9 @@ def test_lines_of_json_are_read_alike(tmp_path: Path, capsys: pytest.CaptureFixt
 
     found = json.loads(out)
     assert code == 1  # those that are read and not among the arrived
-    assert found["arrived"] == 4
-    assert found["lost"] == sum(is_read for _, is_read in LINES.values())
+    assert found["arrived"] == 5
+    assert found["lost"] == sum(is_read for _, is_read in LINES.values()) - 1  # the pair has arrived
+    assert found["unexpected"] == 2
     assert sum(found["quarantined"].values()) == 1 + sum(not is_read for _, is_read in LINES.values())
 
 
@@ -253,3 +271,23 @@ def test_usage_logs_with_impossible_times_are_read_alike(
         assert code == 1  # rows are quarantined
         if not bounds:
             assert sum(json.loads(out)["rows"]["quarantined"].values()) == 6
+
+
+def test_lines_of_a_usage_log_with_impossible_times_and_texts_are_read_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = (
+        "9999-12-31T23:59:59.999999-14:00",
+        "0001-01-01T00:00:00+01:00",
+        "0001-01-01",
+        -1,
+        253402300799999,
+    )
+    odd = [*({"bucket": time} for time in times), {"entity": "\ud800"}, {"namespace": "\udfff"}]
+    lines = [json.dumps({**USAGE_ROW, **change}) for change in ({}, *odd)]
+    (tmp_path / "usage.jsonl").write_text("\n".join(lines))
+
+    code, out, _ = run(capsys, "cost", "report", tmp_path / "usage.jsonl", "--json")
+
+    assert code == 1  # rows are quarantined
+    assert sum(json.loads(out)["rows"]["quarantined"].values()) == len(odd)

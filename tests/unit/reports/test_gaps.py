@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pairbus.reports.certificate.value import Gap
+from pairbus.reports.columns import CALENDAR_MS
 from pairbus.reports.engines.audit_log import (
     AUDIT_BEGUN,
     AUDIT_RESUMED,
@@ -17,6 +18,7 @@ from pairbus.reports.engines.audit_log import (
 )
 from pairbus.reports.engines.gaps import FOREVER_MS, Hidden, Note, hidden_by
 
+NEVER = CALENDAR_MS[0]
 STOPPED_MS, RESUMED_MS = 1_000, 2_000
 STOPPED = Note(SENT, AUDIT_STOPPED, "contoso", STOPPED_MS, "")
 RESUMED = Note(SENT, AUDIT_RESUMED, "contoso", RESUMED_MS, "1970-01-01T00:00:01.000+00:00")
@@ -42,7 +44,7 @@ def test_a_pause_ends_when_the_audit_resumes() -> None:
     assert len(hidden_by([elsewhere, RESUMED]).gaps) == 2
 
 
-@pytest.mark.parametrize("text", ["", "long ago"])
+@pytest.mark.parametrize("text", ["", "long ago", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
 def test_a_pause_that_began_nobody_knows_when_is_one_nevertheless(text: str) -> None:
     (gap,) = hidden_by([Note(SENT, AUDIT_RESUMED, "contoso", RESUMED_MS, text)]).gaps
     assert (gap.first, gap.last, gap.hides_sends) == (at(RESUMED_MS), at(RESUMED_MS), True)
@@ -50,7 +52,7 @@ def test_a_pause_that_began_nobody_knows_when_is_one_nevertheless(text: str) -> 
 
 def test_what_is_hidden_depends_on_whose_audit_paused() -> None:
     ms = RESUMED_MS
-    for role, nowhere, waiting in ((SENT, 0, 0), (RECEIVED, ms, 0), (BACKLOG, ms, ms)):
+    for role, nowhere, waiting in ((SENT, NEVER, NEVER), (RECEIVED, ms, NEVER), (BACKLOG, ms, ms)):
         found = hidden_by([of(role, RESUMED)])
         assert (found.nowhere_before_ms, found.waiting_before_ms) == (nowhere, waiting)
         assert [gap.hides_sends for gap in found.gaps] == [role == SENT]
@@ -73,6 +75,6 @@ def test_before_an_audit_log_begins_nothing_is_known_of_arrivals() -> None:
         for ms in (RESUMED_MS, STOPPED_MS)
     ]
     found = hidden_by(begun)
-    assert (found.nowhere_before_ms, found.waiting_before_ms) == (STOPPED_MS, 0)
+    assert (found.nowhere_before_ms, found.waiting_before_ms) == (STOPPED_MS, NEVER)
     assert found.relevant(0) == ()
     assert found.relevant(1) == (Gap("contoso", None, at(STOPPED_MS), False),)

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pairbus.reports.certificate.value import EPOCH, Gap
+from pairbus.reports.columns import CALENDAR_MS
 from pairbus.reports.engines.audit_log import (
     AUDIT_BEGUN,
     AUDIT_RESUMED,
@@ -39,9 +40,9 @@ class Hidden:
     """What is not known because of gaps."""
 
     gaps: tuple[Gap, ...] = ()
-    nowhere_before_ms: int = 0
+    nowhere_before_ms: int = CALENDAR_MS[0]
     """A message that was accepted before this and is nowhere may have arrived, or ended, where no row tells of it."""
-    waiting_before_ms: int = 0
+    waiting_before_ms: int = CALENDAR_MS[0]
     """A message that was accepted before this, and waits in the backlog as far as the audit log tells, may have left since."""
 
     def relevant(self, unproven: int) -> tuple[Gap, ...]:
@@ -90,8 +91,8 @@ def hidden_by(
             )
             for (namespace, begin, end), hides_sends in sorted(found.items())
         ),
-        max((span.end for span in fates), default=0),
-        max((span.end for span in waiting), default=0),
+        max((span.end for span in fates), default=CALENDAR_MS[0]),
+        max((span.end for span in waiting), default=CALENDAR_MS[0]),
     )
 
 
@@ -128,9 +129,11 @@ def _resumes(span: _Span, note: Note) -> bool:
 def _ms(text: str, default: int) -> int:
     """When an audit stopped, as the row of its resumption says it; ``default`` if it says no time."""
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
+        at = datetime.fromisoformat(text)
     except ValueError:
         return default
+    ms = (at.replace(tzinfo=at.tzinfo or UTC) - EPOCH) // timedelta(milliseconds=1)
+    return ms if CALENDAR_MS[0] <= ms <= CALENDAR_MS[1] else default
 
 
 def _time(ms: int) -> datetime:

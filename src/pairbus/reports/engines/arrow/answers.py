@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pyarrow import compute as pc
 
 from pairbus.reports.certificate.value import (
     BOUNDS_MS,
+    EPOCH,
     FATE_COLUMNS,
     FATES,
     MINUTE_MS,
@@ -31,7 +33,6 @@ from pairbus.reports.engines.audit_log import KEY, ROLES
 from pairbus.reports.engines.gaps import Hidden
 from pairbus.reports.engines.primaries import Choice
 from pairbus.reports.inputs import Inputs
-from pairbus.server.clock import utc
 
 USED: Final = "used"
 OTHER: Final = "other"
@@ -207,7 +208,7 @@ def _named(known: Known) -> dict[str, tuple[Named, ...]]:
                 row["message_id"],
                 row["body"] or "",
                 row["copies"],
-                None if row["accepted_ms"] is None else utc(row["accepted_ms"]),
+                None if row["accepted_ms"] is None else EPOCH + timedelta(milliseconds=row["accepted_ms"]),
             )
             for row in rows
             if row["fate"] == fate

@@ -19,7 +19,7 @@ from pyarrow import compute as pc
 from pyarrow import parquet
 
 from pairbus.errors import UsageError
-from pairbus.reports.columns import UNITS
+from pairbus.reports.columns import CALENDAR_MS, UNITS
 from pairbus.reports.inputs import MILLISECONDS_PATTERN, TIME_PATTERN
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -149,28 +149,38 @@ def _row(entry: dict[str, Any], line: str, columns: Columns) -> tuple[dict[str, 
             continue
         if isinstance(value, dict | list):
             broken = line
-        elif kind == TEXT:
-            found[name] = _text(value)
-        elif kind == TIME:
-            found[name] = milliseconds(_text(value))
-        elif isinstance(value, _Number) and _INTEGER.fullmatch(value) and -(2**63) <= int(value) < 2**63:
-            found[name] = int(value)
+        elif kind == LONG:
+            is_long = (
+                isinstance(value, _Number) and _INTEGER.fullmatch(value) and -(2**63) <= int(value) < 2**63
+            )
+            found[name] = int(value) if is_long else None
+            broken = broken if is_long else line
         else:
-            broken = line
+            text = _text(value)
+            found[name] = milliseconds(text) if kind == TIME and text is not None else text
+            broken = line if text is None else broken
     return found, broken
 
 
-def _text(value: object) -> str:
-    """A value of JSON in a column of text; anything but text as it would be written."""
+def _text(value: object) -> str | None:
+    """A value of JSON in a column of text; anything but text as it would be written. None if it is no text: JSON can write half of a surrogate pair,
+    and two different halves would become the same sign.
+    """
     text = str(value) if isinstance(value, str) else json.dumps(value)
-    # Half of a surrogate pair is no character: JSON can write it, Unicode text cannot.
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return None
+    return text
 
 
 def milliseconds(text: str) -> int | None:
-    """A time as a line of JSON gives it; None if it is no time."""
-    if _MILLISECONDS.fullmatch(text):
-        return int(text)
+    """A time as a line of JSON gives it; None if it is no time in the years 1 to 9999."""
+    ms = int(text) if _MILLISECONDS.fullmatch(text) else _of_iso(text)
+    return ms if ms is not None and CALENDAR_MS[0] <= ms <= CALENDAR_MS[1] else None
+
+
+def _of_iso(text: str) -> int | None:
     if not _TIME.fullmatch(text):
         return None
     day, _, rest = text.replace("T", " ").partition(" ")
@@ -180,13 +190,16 @@ def milliseconds(text: str) -> int | None:
         at = datetime(*map(int, _FIELDS.findall(f"{day} {clock}")), tzinfo=UTC)  # type: ignore[misc,arg-type]
     except ValueError:
         return None
+    minutes = 0
     if zone not in ("", "Z"):
-        hours, minutes = int(zone[1:3]), int(zone[-2:])
-        if minutes > 59 or hours * 60 + minutes > 18 * 60:
+        hours, rest_of_hour = int(zone[1:3]), int(zone[-2:])
+        minutes = hours * 60 + rest_of_hour
+        if rest_of_hour > 59 or minutes > 18 * 60:
             return None
-        offset = timedelta(hours=hours, minutes=minutes)
-        at = at + offset if zone[0] == "-" else at - offset
-    return (at - EPOCH) // timedelta(milliseconds=1) + int(fraction.ljust(3, "0")[:3])
+        minutes = -minutes if zone[0] == "-" else minutes
+    # Added as numbers: with its offset a time near the year 1 or 9999 may lie beyond the calendar.
+    of_day = (at - EPOCH) // timedelta(milliseconds=1) + int(fraction.ljust(3, "0")[:3])
+    return of_day - minutes * 60_000
 
 
 def raw_rows(rows: pa.Table, names: Sequence[str], columns: Columns) -> list[str]:
