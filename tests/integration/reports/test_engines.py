@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow
@@ -14,6 +15,7 @@ import pytest
 from pairbus.reports.bill.catalogue import builtin_tables
 from pairbus.reports.bill.days import Pricing
 from pairbus.reports.bill.model import UNBILLED_DEFAULT
+from pairbus.reports.bill.money import SCALE
 from pairbus.reports.certificate.value import Certificate
 from pairbus.reports.engines import arrow
 from pairbus.reports.engines.audit_log import (
@@ -152,6 +154,21 @@ def test_bills_of_whole_damaged_and_impossible_logs_are_the_same(spark: SparkEng
     assert len(rows["quarantined"]) > 10
     assert rows["repeated"] > 5
     assert list(rows["damaged_files"]) == [str(tmp_path / "copy" / "cut.parquet")]
+
+
+def test_a_bill_of_billions_is_the_same(spark: SparkEngine, tmp_path: Path) -> None:
+    """Its amounts have more digits than a number of 64 bits, in the unit in which they are divided among the rows."""
+    rows = [
+        {**USAGE_ROW, "entity": f"queue-{number}", "count": 10**15 - number, "units": 10**15 - number}
+        for number in range(40)
+    ]
+    rows.append({**rows[0], "bucket": "2026-11-16T10:00:00Z", "count": 1, "units": 1})
+    log = tmp_path / "usage.jsonl"
+    log.write_text("\n".join(map(json.dumps, rows)))
+
+    found = assert_same_bill(spark, tmp_path, log)
+
+    assert Decimal(str(found["total"])) > 2**63 / Decimal(10**SCALE)
 
 
 def test_a_bill_of_nothing_is_the_same(spark: SparkEngine, tmp_path: Path) -> None:

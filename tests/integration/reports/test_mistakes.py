@@ -80,6 +80,17 @@ def test_a_certificate_of_what_is_no_ledger(
     mistake(capsys, WRONG, says, "reconcile", "--sent", good, "--received", place / name)
 
 
+@pytest.mark.parametrize("second", ["T10:15/2026-11-15T10:25", "T10:12/2026-11-15T10:13", "T10:20/2026-11-15T10:25", "T10:10/2026-11-15T10:20"])  # fmt: skip
+def test_two_assumed_outages_at_the_same_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], second: str
+) -> None:
+    """What is sent in both would count twice."""
+    spans = ["2026-11-15T10:10/2026-11-15T10:20", f"2026-11-15{second}"]
+    for first, last in (spans, spans[::-1]):
+        given = ("--away", first, "--away", "2026-11-15T11:00/2026-11-15T12:00", "--away", last)
+        mistake(capsys, WRONG, "are one outage: give one FROM/TO", "cost", "what-if", *given, tmp_path)
+
+
 def test_what_cannot_be_written_is_told_before_anything_is_read(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

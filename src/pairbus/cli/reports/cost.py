@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -260,7 +262,9 @@ class WhatIfFlags(UsageFlags):
     queues: int | None = option("Number of backlog queues to assume.", minimum=1)
     ping_interval: int | None = duration_option("Ping interval to assume.")
     away: tuple[str, ...] = option(
-        "Assume that the primary was unavailable in this time (UTC).", (), metavar="FROM/TO"
+        "Assume that the primary was unavailable in this time (UTC). May repeat for other times.",
+        (),
+        metavar="FROM/TO",
     )
     recorded_failover_interval: int = duration_option("Failover interval that was in force.", FAILOVER)
     recorded_ping_interval: int = duration_option("Ping interval that was in force.", PINGS)
@@ -289,7 +293,7 @@ def what_if(options: WhatIfFlags) -> None:
     after = before if options.failover_interval is None else options.failover_interval
     check_failover_interval(before)
     check_failover_interval(after)
-    spans = [_span(text) for text in options.away]
+    spans = _spans(options.away)
     options.check_range()
     pricing = options.pricing(options.unbilled)
     with computing(
@@ -313,6 +317,22 @@ def what_if(options: WhatIfFlags) -> None:
     found: Replay = replay(recorded, settings, change)
     amounts = operations_amount(recorded, pricing, found.operations)
     show(replay_json(found, *amounts), options.as_json, replay_lines(found, *amounts))
+
+
+def _spans(texts: Sequence[str]) -> list[tuple[int, int]]:
+    """The times of all ``--away``, each a single outage of its own: what is sent in two of them would count twice.
+
+    Raises:
+        UsageError: One cannot be read, or two of them overlap or meet.
+    """
+    spans = [_span(text) for text in texts]
+    in_order = sorted(zip(spans, texts, strict=True))
+    for ((_, end), first), ((start, _), second) in pairwise(in_order):
+        if start <= end:
+            raise UsageError(
+                f"--away {first} and --away {second} are one outage: give one FROM/TO that holds both, or times with the primary back between them"
+            )
+    return spans
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -44,10 +44,11 @@ _PLAN_SCHEMA: Final = pyarrow.schema(
         ("day", pyarrow.date32()),
         ("before", pyarrow.int64()),
         ("whole", pyarrow.int64()),
-        ("quanta", pyarrow.decimal128(28, 0)),
+        ("each", pyarrow.decimal128(28, 0)),
+        ("rest", pyarrow.int64()),
     ]
 )
-"""What the shares of a day's rows are computed from."""
+"""What the shares of a day's rows are computed from: ``each × whole + rest`` quanta are to be divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +229,14 @@ def _with_amounts(spark: SparkSession, table: DataFrame, days: list[Day], billin
     for month in billing.usage:
         inside = [day for day in days if day.month == month.month]
         amount = billing.operations_amount(month.month)
-        before = 0
+        before, whole = 0, sum(one.billed for one in inside)
+        each, rest = (None, None) if amount is None else divmod(quanta(amount), whole or 1)
         for day in inside:
             plan["day"].append(day.day)
             plan["before"].append(before)
-            plan["whole"].append(sum(one.billed for one in inside))
-            plan["quanta"].append(None if amount is None else Decimal(quanta(amount)))
+            plan["whole"].append(whole)
+            plan["each"].append(None if each is None else Decimal(each))
+            plan["rest"].append(rest)
             before += day.billed
     order = (
         Window.partitionBy("day").orderBy(*KEY[1:]).rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -243,9 +246,13 @@ def _with_amounts(spark: SparkSession, table: DataFrame, days: list[Day], billin
     joined = table.join(f.broadcast(offsets), "day").withColumn(
         "upto", f.sum("billed").over(order) + f.col("before")
     )
-    upto = "CAST(quanta * CAST(upto AS DECIMAL(20,0)) AS DECIMAL(38,0)) div CAST(whole AS DECIMAL(20,0))"
-    below = "CAST(quanta * CAST(upto - billed AS DECIMAL(20,0)) AS DECIMAL(38,0)) div CAST(whole AS DECIMAL(20,0))"
-    share = f.expr(f"CASE WHEN whole = 0 THEN 0 WHEN quanta IS NULL THEN NULL ELSE {upto} - {below} END")
+    # ``quanta × upto`` may have more digits than any decimal of Spark, and ``div`` gives a BIGINT. What is left of a division by the whole is less than the whole.
+    upto, below = (
+        f"(each * CAST({part} AS DECIMAL(19,0)) + "
+        f"CAST(rest AS DECIMAL(19,0)) * CAST({part} AS DECIMAL(19,0)) div CAST(whole AS DECIMAL(19,0)))"
+        for part in ("upto", "(upto - billed)")
+    )
+    share = f.expr(f"CASE WHEN whole = 0 THEN 0 WHEN each IS NULL THEN NULL ELSE {upto} - {below} END")
     # Dividing a decimal by a power of ten only moves its point.
     moved = (
         share.cast("decimal(27,0)") * f.lit(Decimal(1).scaleb(-SCALE)).cast(f"decimal({SCALE},{SCALE})")
