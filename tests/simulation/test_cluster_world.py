@@ -76,6 +76,8 @@ class TestTheSimulator:
             "a restart revealed what the standby did not have",
             "a waiting commit became visible",
             "a failover lost what was never acknowledged",
+            "a second look found another server",
+            "a former primary went on with what it had been asked",
         ):
             assert counts[event], event
 
@@ -107,6 +109,11 @@ class TestTheSimulator:
             pytest.param(ClusterBugs(replays_without_order=True), "S1|S3", id="replay without order"),
             pytest.param(
                 ClusterBugs(drops_a_live_range=True), "S3|S5", id="truncating a range with a live message"
+            ),
+            pytest.param(
+                ClusterBugs(never_looks_twice=True),
+                "the broker is down",
+                id="waiting for a server that never answers",
             ),
         ],
     )

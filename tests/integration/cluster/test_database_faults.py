@@ -14,8 +14,9 @@ from pairbus.errors import StoreUnavailable
 from pairbus.server.main import EXIT_DONE, EXIT_FENCED, STOP_SECONDS_MAX
 from pairbus.server.offline.move import move_to_files
 from pairbus.storage.postgres.opening import named_database
-from tests.integration.cluster.kit import QUEUE, Cluster, Load, NodeProcess
+from tests.integration.cluster.kit import QUEUE, Cluster, Load, NodeProcess, load
 from tests.postgres_kit import own_server
+from tests.swallowing import swallowing_way
 from tests.waiting import wait_until
 
 LOST = 5
@@ -111,6 +112,59 @@ def test_a_node_stops_in_time_although_its_database_is_frozen(when: str, tmp_pat
             cluster.kill()
             for load in loads:
                 load.stop()
+
+
+@pytest.mark.promise("S3", "S8")
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["frozen", "swallowed"])
+def test_nodes_leave_a_primary_that_is_silent_for_the_standby_that_was_promoted(
+    how: str, tmp_path: Path
+) -> None:
+    """Its connections stay up. Owner and relay serve again, with everything that was acknowledged, and the old one is of no harm later."""
+    with own_server(tcp=True) as primary, swallowing_way(("127.0.0.1", primary.port)) as way:
+        standby = primary.add_standby()
+        url = (
+            primary.url("postgres", standby).replace(f":{primary.port}", f":{way.port}")
+            + "?connect_timeout=2"
+        )
+        cluster = Cluster(tmp_path / "cluster", url, "a", "b")
+        try:
+            cluster.start()
+            _, relay = cluster.owner_and_other()
+            with load(relay) as traffic:
+                if how == "frozen":
+                    primary.pause()
+                else:
+                    way.swallow()
+                struck = time.monotonic()
+                wait_until(
+                    lambda: cluster.nodes[0].role == cluster.nodes[1].role == "silent", "both are silent"
+                )
+                assert "the database has not answered for" in relay.health()["reason"]
+                standby.run("alter system set synchronous_standby_names = ''")
+                standby.promote()
+                cluster.await_owner()
+                # Which of the two owns it is left open. A former owner that comes second ends, and is started again.
+                cluster.start()
+                owner, relay = cluster.owner_and_other()
+                taken = time.monotonic()
+                count = len(traffic.acknowledged)
+                wait_until(lambda: len(traffic.acknowledged) > count + 50, "sends are acknowledged again")
+                primary.resume()
+                way.pass_on()
+                count = len(traffic.acknowledged)
+                wait_until(lambda: len(traffic.acknowledged) > count + 200, "it goes on beside the old one")
+                assert (owner.role, relay.role) == ("owner", "relay")
+                traffic.stop_sending()
+                traffic.await_all_completed()
+            traffic.check([struck, taken])
+            for node in cluster.nodes:
+                assert node.metric("pairbus_cluster_database_failures_total") > 0
+                assert "cluster.database_left" in node.log()
+        finally:
+            primary.resume()
+            cluster.kill()
+            standby.dispose()
 
 
 def _connects(port: int) -> bool:

@@ -22,6 +22,7 @@ class ClusterBugs:
     counts_from_the_answer: bool = False
     replays_without_order: bool = False
     drops_a_live_range: bool = False
+    never_looks_twice: bool = False
 
 
 class WatchedWriter:

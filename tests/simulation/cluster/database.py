@@ -8,16 +8,18 @@ Rule 3: a failover keeps exactly what the standby has. The former primary may go
         reads, and no write.
 Rule 4: a client that lost its connection knows nothing: its statement never arrived, took effect, or arrives later than the error.
 Rule 5: space is given back by whole ranges of numbers.
+Rule 6: a server may hang: its connections stay up, and nothing on them is answered. When it goes on it does what came meanwhile.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from pairbus.storage.table.ports import FrameHead, FrameMark, NodeEntry, OutcomeUnknown
+from pairbus.storage.table.second_look import Finding, Found, Line
 from tests.simulation.virtual_time import Machine, Reply, VirtualTime
 
 Key: TypeAlias = tuple[str, int]
@@ -179,6 +181,9 @@ class Server:
                 self.durable.apply(change)
         self.has_standby = True
         self.is_up = True
+        self.is_hung = False
+        self.held: list[Callable[[], None]] = []
+        """What comes to a server that hangs, and what leaves it: it happens when it goes on."""
         self.is_superseded = False
         """The standby was promoted; this one only does not know."""
         self.waiting: list[Transaction] = []
@@ -270,6 +275,8 @@ class Connection:
         self.is_open = True
         self.is_noticed = False
         """The client knows that it is lost: a call after the loss fails, the one after that connects again."""
+        self.is_at_work = False
+        """The server has a statement of it."""
         self.reply: Reply | None = None
         """The call that waits for an answer."""
         server.connections.append(self)
@@ -319,7 +326,7 @@ class Database:
             self.time.after(wait, self._replicated, server, len(server.log))
 
     def _replicated(self, server: Server, length: int) -> None:
-        if not server.has_standby or server.is_superseded or not server.is_up:
+        if not server.has_standby or server.is_superseded or server.is_hung or not server.is_up:
             return
         for entry in server.log[server.replicated : length]:
             for change in entry.changes:
@@ -349,6 +356,8 @@ class Database:
             self.count("a restart revealed what the standby did not have")
         server.is_up = False
         self._cut_all(server)
+        server.is_hung = False
+        server.held.clear()
         for entry in list(server.waiting):
             entry.on_visible = None
             server.show(entry)
@@ -362,6 +371,8 @@ class Database:
     def terminate(self) -> None:
         """The backends of waiting commits are ended: their clients lose the connection, the commits are visible (rule 2)."""
         server = self.primary
+        if server.is_hung:
+            return  # it does not do that either
         if server.waiting:
             self.count("a waiting commit became visible")
         for entry in list(server.waiting):
@@ -370,14 +381,33 @@ class Database:
         self._cut_all(server)
         server.wake()
 
+    def hang(self, ms: int | None) -> None:
+        """The primary stops answering, and its connections stay up; None: for ever."""
+        server = self.primary
+        self.count("the primary hung")
+        server.is_hung = True
+        if ms is not None:
+            self.time.after(ms, self._go_on, server)
+
+    def _go_on(self, server: Server) -> None:
+        if not server.is_hung:
+            return
+        server.is_hung = False
+        held, server.held = server.held, []
+        if server.is_superseded and held:
+            self.count("a former primary went on with what it had been asked")
+        for action in held:
+            action()
+        self.replicate(server)
+
     def fail_over(
-        self, *, is_cut_off: bool = False, lingers_ms: int = 0, standby_ms: int = 0, lacks: int = 0
+        self, *, is_cut_off: bool = False, lingers_ms: int | None = 0, standby_ms: int = 0, lacks: int = 0
     ) -> None:
         """The standby becomes the primary (rule 3).
 
         Args:
             lacks: So many of the last commits it does not have although they were acknowledged: it was not a synchronous one.
-            is_cut_off: The former primary lives on for ``lingers_ms`` without knowing.
+            is_cut_off: The former primary lives on for ``lingers_ms`` without knowing; None: to the end.
             standby_ms: How long it takes until the new primary has a standby.
         """
         former = self.primary
@@ -393,7 +423,8 @@ class Database:
         self.primary.has_standby = False
         self.time.after(standby_ms, self.regain_standby)
         if is_cut_off:
-            self.time.after(lingers_ms, self._end_former, former)
+            if lingers_ms is not None:
+                self.time.after(lingers_ms, self._end_former, former)
         else:
             self._end_former(former)
 
@@ -416,6 +447,7 @@ class Database:
             connection.is_noticed = True
             raise OutcomeUnknown("the connection was lost before it was used")
         reply = connection.reply = Reply()
+        client.waits_since = client.clock()
         faults = self.faults
         kind = self.chance.random()
         arrives_ms = self.delay()
@@ -428,7 +460,7 @@ class Database:
             self.count("a statement takes effect after its client gave up")
             late_ms = arrives_ms + 1 + self.chance.randrange(faults.late_ms + 1)
             self.time.after(arrives_ms, connection.lose)
-            self.time.after(late_ms, self._execute, connection, work, None)
+            self.time.after(late_ms, self._execute, connection, work, _unheard)
         else:
             is_lost = kind < faults.lost_before + faults.late + faults.lost_after
             if kind > 1 - faults.slow:
@@ -436,6 +468,7 @@ class Database:
                 arrives_ms += self.chance.randrange(faults.late_ms + 1)
 
             def answer(result: object, error: Exception | None) -> None:
+                connection.is_at_work = False
                 if is_lost:
                     self.count("an answer was lost")
                     self.time.after(self.delay(), connection.lose)
@@ -448,23 +481,28 @@ class Database:
         try:
             return client.machine.wait(reply)
         finally:
-            connection.reply = None
+            client.waits_since = connection.reply = None
 
     def _answered(
         self, connection: Connection, reply: Reply, result: object, error: Exception | None
     ) -> None:
-        if connection.is_open:
+        if connection.server.is_hung:
+            connection.server.held.append(lambda: self._answered(connection, reply, result, error))
+        elif connection.is_open:
             reply.give(result, error)
 
     def _execute(
         self,
         connection: Connection,
         work: Callable[[State], Work],
-        answer: Callable[[object, Exception | None], None] | None,
+        answer: Callable[[object, Exception | None], None],
     ) -> None:
         server = connection.server
-        if server.is_up:
-            Backend(self, server, work(server.state), answer or _unheard).go_on()
+        if server.is_hung:
+            server.held.append(lambda: self._execute(connection, work, answer))
+        elif server.is_up:
+            connection.is_at_work = answer is not _unheard
+            Backend(self, server, work(server.state), answer).go_on()
 
     def _connect(self, client: Client) -> Connection:
         connection = client.connection
@@ -479,8 +517,30 @@ class Database:
         assert client.connection is not None, "it has just connected"
         return client.connection
 
+    def look(self, clients: Sequence[Client]) -> list[Finding]:
+        """A second look at calls of these clients. Blocks."""
+        machine = clients[0].machine
+        second = Client(machine, clients[0].is_cut_off)
+        try:
+            server = self._connect(second).server
+        except OutcomeUnknown as error:
+            return [Finding(Found.NOBODY, str(error))] * len(clients)
+        machine.sleep(self.delay() / 1000)
+        second.leave("")
+        if server.is_hung or not server.is_up or second.is_cut_off():
+            return [Finding(Found.NOBODY, "no answer there either")] * len(clients)
+        return [self._finding(server, client.connection) for client in clients]
+
+    def _finding(self, server: Server, connection: Connection | None) -> Finding:
+        if connection is None or connection not in server.connections:
+            self.count("a second look found another server")
+            return Finding(Found.ELSEWHERE, "another server takes writes now")
+        if connection.is_at_work:
+            return Finding(Found.AT_WORK, "the server is at work")
+        return Finding(Found.IDLE, "the server waits for a call")
+
     def _connected(self, client: Client, reply: Reply) -> None:
-        if client.is_cut_off() or not self.primary.is_up:
+        if client.is_cut_off() or not self.primary.is_up or self.primary.is_hung:
             error = OutcomeUnknown("no server that takes writes could be reached")
             self.time.after(self.faults.timeout_ms // 4, reply.give, None, error)
             return
@@ -489,12 +549,34 @@ class Database:
 
 
 class Client:
-    """One part of the port with its own connection, on one machine."""
+    """One part of the port with its own connection, on one machine. See ``second_look.Line``."""
 
-    def __init__(self, machine: Machine, is_cut_off: Callable[[], bool]) -> None:
+    def __init__(self, machine: Machine, is_cut_off: Callable[[], bool], purpose: str = "") -> None:
         self.machine = machine
         self.is_cut_off = is_cut_off
+        self.purpose = purpose
         self.connection: Connection | None = None
+        self.waits_since: float | None = None
+
+    def clock(self) -> float:
+        """Seconds of the machine's clock."""
+        return self.machine.clock_ms() / 1000
+
+    def leave(self, _why: str) -> None:
+        """See Line."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.lose()
+
+    def is_beside(self, other: Line) -> bool:
+        """See Line."""
+        mine = self.connection
+        return (
+            isinstance(other, Client)
+            and mine is not None
+            and other.connection is not None
+            and mine.server is other.connection.server
+        )
 
 
 def _ignore(_change: Change) -> None:

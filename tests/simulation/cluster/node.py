@@ -79,6 +79,8 @@ class Node:
         self._built_epoch = self._view = -1
         self._is_moving = False
         self.keeper.start()
+        if not world.planted.never_looks_twice:
+            self.table.watch(self.keeper.unanswered)
 
     def end(self, why: str) -> None:
         """The process ends, and starts again after a while."""

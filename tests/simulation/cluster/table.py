@@ -20,6 +20,7 @@ from pairbus.storage.table.ports import (
     ShardMoved,
     TableFull,
 )
+from pairbus.storage.table.second_look import SecondLooks
 from tests.simulation.cluster.database import (
     RESERVE,
     SHARD_ROW,
@@ -58,18 +59,40 @@ class SimulatedTable:
         self._database = database
         self._machine = machine
         self._is_cut_off = is_cut_off or _never
+        self._clients: list[Client] = []
+
+    def _client(self, purpose: str) -> Client:
+        client = Client(self._machine, self._is_cut_off, purpose)
+        self._clients.append(client)
+        return client
+
+    def watch(self, told: Callable[[str, str], None]) -> None:
+        """Begin to take second looks at calls without an answer, on a thread of the machine."""
+        looks = SecondLooks(
+            lambda: [client for client in self._clients if client.connection is not None],
+            self._database.look,
+            told,
+            lambda: self._machine.clock_ms() / 1000,
+        )
+
+        def run() -> None:
+            while True:
+                self._machine.sleep(looks.step_seconds)
+                looks.step()
+
+        self._machine.start(run, "look")
 
     def writer(self) -> SimulatedWriter:
-        return SimulatedWriter(self._database, Client(self._machine, self._is_cut_off))
+        return SimulatedWriter(self._database, self._client("commit"))
 
     def reader(self) -> SimulatedReader:
-        return SimulatedReader(self._database, Client(self._machine, self._is_cut_off))
+        return SimulatedReader(self._database, self._client("read"))
 
     def lease(self) -> SimulatedLease:
-        return SimulatedLease(self._database, Client(self._machine, self._is_cut_off))
+        return SimulatedLease(self._database, self._client("lease"))
 
     def nodes(self) -> SimulatedNodes:
-        return SimulatedNodes(self._database, Client(self._machine, self._is_cut_off))
+        return SimulatedNodes(self._database, self._client("nodes"))
 
 
 class _Part:

@@ -18,7 +18,7 @@ from tests.simulation.broker.places import settle_in
 from tests.simulation.broker.scene import Roughness, Scene
 from tests.simulation.cluster.bugs import ClusterBugs
 from tests.simulation.cluster.checkers import LogChecker
-from tests.simulation.cluster.database import Database, Faults
+from tests.simulation.cluster.database import Database, Faults, Server
 from tests.simulation.cluster.machine_loop import virtual_threads
 from tests.simulation.cluster.node import Node, RelayedSocket
 from tests.simulation.cluster.table import SimulatedTable
@@ -48,6 +48,7 @@ class ClusterCruelty(Roughness):
     moves: int
     restarts: int
     failovers: int
+    hangs: int
     terminations: int
     standby_losses: int
     pairs: int
@@ -78,6 +79,7 @@ class ClusterCruelty(Roughness):
             moves=chance.randrange(level + 1),
             restarts=chance.randrange(level + 1),
             failovers=chance.randrange(level + 1),
+            hangs=chance.randrange(level + 1),
             terminations=chance.randrange(level + 1),
             standby_losses=chance.randrange(level + 1),
             pairs=chance.randrange(level + 1),
@@ -176,6 +178,7 @@ class ClusterWorld(Scene):
             (self._move, cruelty.moves),
             (self._restart_database, cruelty.restarts),
             (self._fail_over, cruelty.failovers),
+            (self._hang, cruelty.hangs),
             (self._terminate, cruelty.terminations),
             (self._lose_standby, cruelty.standby_losses),
             (self.disconnect, cruelty.disconnects),
@@ -185,7 +188,7 @@ class ClusterWorld(Scene):
         for action, count in happenings:
             for _ in range(count):
                 self.at(chance.randrange(cruelty.storm_ms), action)
-        worst = [action for action, _ in happenings[:8]]
+        worst = [action for action, _ in happenings[:9]]
         for _ in range(cruelty.pairs):
             at = chance.randrange(cruelty.storm_ms)
             for action in chance.sample(worst, 2):
@@ -236,6 +239,26 @@ class ClusterWorld(Scene):
             lingers_ms=self.chance.choice((50, 1_000, 4_000)),
             standby_ms=self.chance.choice((0, 200, 1_500)),
         )
+
+    def _hang(self) -> None:
+        """The primary stops answering. Mostly the standby is promoted then, and the former primary never learns of it."""
+        chance = self.chance
+        is_replaced = chance.random() < 0.75
+        ms = chance.choice((400, 4_000, 12_000, None)) if is_replaced else chance.choice((400, 4_000, 8_000))
+        self.say("database", f"hangs for {'ever' if ms is None else f'{ms} ms'}")
+        server = self.database.primary
+        self.database.hang(ms)
+        if is_replaced:
+            self.at(self.time + chance.choice((0, 300, 2_000)), self._replace, server, ms is None)
+
+    def _replace(self, server: Server, is_for_ever: bool) -> None:
+        if server is self.database.primary and (server.is_hung or not is_for_ever):
+            self.say("database", "the standby is promoted in place of the one that hangs")
+            standby_ms = self.chance.choice((0, 200, 1_500))
+            lingers_ms = self.chance.choice((1_000, 20_000, None))
+            self.database.fail_over(
+                is_cut_off=True, lingers_ms=None if is_for_ever else lingers_ms, standby_ms=standby_ms
+            )
 
     def _terminate(self, tries: int = 40) -> None:
         if not self.database.primary.waiting and tries:

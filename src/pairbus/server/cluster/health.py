@@ -19,20 +19,15 @@ if TYPE_CHECKING:
 
 
 def role_of(route: Route, reach: OwnerReach, is_lease_over: bool) -> tuple[str, str]:
-    """What a node is, and why if it is ``silent`` although it knows of another node that was the owner."""
+    """What a node is, and why if it is ``silent`` because it cannot reach the owner."""
     if route.kind is not RouteKind.RELAY:
         return ("owner" if route.kind is RouteKind.LOCAL else "silent"), ""
     if reach.failure:
         return "silent", f"the owner at {route.address} cannot be reached: {reach.failure}"
-    if is_lease_over:
-        return (
-            "silent",
-            "the last lease that this node knows of has ended, and the database tells of no other",
-        )
-    return "relay", ""
+    return ("silent" if is_lease_over else "relay"), ""
 
 
-def silent_reason(view: LeaseView, lease_ms: int, failed_takeover: str) -> str:
+def silent_reason(view: LeaseView, route: Route, lease_ms: int, failed_takeover: str) -> str:
     """Why a node that is ``silent`` and has no owner to relay to serves nobody; empty: an owner is about to be found."""
     failure = f": {view.failure}" if view.failure else ""
     waited = f"the database has not answered for {view.lag_ms / 1000:.1f} s"
@@ -43,7 +38,11 @@ def silent_reason(view: LeaseView, lease_ms: int, failed_takeover: str) -> str:
         return f"this node could not take over: {failed_takeover}"
     if view.state is LeaseState.REPLAYING:
         return "this node became the owner and reads the log"
-    return f"the database failed{failure}" if failure else ""
+    if failure:
+        return f"the database failed{failure}"
+    if route.kind is RouteKind.RELAY:
+        return "the last lease that this node knows of has ended, and the database tells of no other"
+    return ""
 
 
 def health_answer(

@@ -39,7 +39,7 @@ CLUSTER_METRICS: Final[dict[str, Family]] = {
     ),
     "pairbus_cluster_database_failures_total": (
         COUNTER,
-        "Calls of the lease that the database did not answer or refused.",
+        "Calls of the lease that the database did not answer or refused, and looks at a call on any connection that has had no answer for seconds.",
         (),
     ),
     "pairbus_cluster_database_lag_seconds": (

@@ -151,6 +151,7 @@ class Node:
         self._keeper = LeaseKeeper(
             lease, self._database.lease(), self._database.nodes(), entry, self._keeper_changed
         )
+        self._database.report_silence(self._keeper.unanswered)
         self._keeper.start()
         if not is_local(parse_address(self._names.advertised, "--advertise")[0]):
             # The owner reads with its reports who is there, and reports after its renewals.
@@ -267,9 +268,10 @@ class Node:
         return self._role_and_reason()[0]
 
     def _role_and_reason(self) -> tuple[str, str]:
-        role, reason = role_of(self.route(), self._relay.reach, self._loop.time() >= self._owner_until)
+        route = self.route()
+        role, reason = role_of(route, self._relay.reach, self._loop.time() >= self._owner_until)
         if role == "silent" and not reason and self._keeper is not None:
-            reason = silent_reason(self._keeper.view(), self._cluster.lease_ms, self._takeovers.reason)
+            reason = silent_reason(self._keeper.view(), route, self._cluster.lease_ms, self._takeovers.reason)
         return role, reason
 
     def _standing(self, role: str) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pairbus.storage.table.ports import FrameReader, FrameWriter, LeaseTable, NodeTable
 
 
@@ -31,6 +33,9 @@ class ShardDatabase(Protocol):
     def lease(self) -> LeaseTable: ...
     def nodes(self) -> NodeTable: ...
     def settings(self) -> SettingTable: ...
+
+    def report_silence(self, report: Callable[[str, str], None]) -> None:
+        """Have ``report`` called, by another thread, about calls that have had no answer for long: see ``second_look.SecondLooks``."""
 
     def cut(self) -> None:
         """End every call under way, and all that come. From any thread."""

@@ -2,7 +2,8 @@
 
 Rule 1: every statement is a transaction of its own, sent in one piece. A node that is paused between two statements holds no lock.
 Rule 2: no timeout and no cancel ever ends a statement of a durable connection. PostgreSQL answers a commit whose wait for the standby was
-        cancelled with success and a warning: what was written may then be on one disk alone.
+        cancelled with success and a warning: what was written may then be on one disk alone. A server that will never answer is left by
+        hanging up (``look``), and then the outcome is unknown.
 Rule 3: so a warning there means that the outcome is unknown.
 Rule 4: the statement of a client that is gone must not take effect later. It may wait for a lock, or lie unread in a database that is frozen.
         So the database looks for its client while it works, and ends the statements of commands after a time (``waiting``). A statement that
@@ -14,12 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import re
-import socket
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -27,8 +27,10 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from pairbus.errors import UsageError
+from pairbus.storage.postgres.look import SERVER, Call, Looker, shut_down
 from pairbus.storage.postgres.waiting import Watch
 from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, TableFailed, TableFull
+from pairbus.storage.table.second_look import SILENT_SECONDS
 
 CONNECT_SECONDS_MAX: Final = 5
 """For each host of the list."""
@@ -40,6 +42,7 @@ KEEPALIVE_IDLE_SECONDS: Final = 5
 KEEPALIVE_INTERVAL_SECONDS: Final = 2
 KEEPALIVE_COUNT: Final = 3
 ERROR_CHARACTERS_MAX: Final = 300
+DEFAULT_PORT: Final = "5432"
 
 _DEFAULTS: Final[dict[str, object]] = {
     # Of a list of hosts the one that takes writes: a standby, or a primary that was demoted, is passed over.
@@ -52,7 +55,8 @@ _DEFAULTS: Final[dict[str, object]] = {
     "keepalives_count": KEEPALIVE_COUNT,
 }
 # A role or a database may set these; what we rely on is said here. `transaction_timeout` came with PostgreSQL 17.
-_SESSION: Final = b"""
+_SESSION: Final = (
+    b"""
 select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') <> 'remote_apply';
 select set_config('client_min_messages', 'warning', false);
 select set_config(name, '0', false) from pg_settings
@@ -63,6 +67,8 @@ do $pairbus$ begin
 exception when others then null;  -- it came with PostgreSQL 14, and not for every system
 end $pairbus$;
 """
+    + SERVER
+)
 
 _UNIQUE: Final = b"23505"
 _DISK_FULL: Final = b"53100"
@@ -87,9 +93,12 @@ class Address:
     Args:
         url: ``postgresql://user:password@host[,host…]/database?…``, as libpq takes it.
         answer_seconds_max: How long a call may take, for commands (``waiting``); None: as long as it takes, for the broker (rule 2).
+        silent_seconds: After so long without an answer a second look is taken at a call of the broker.
     """
 
-    def __init__(self, url: str, answer_seconds_max: float | None = None) -> None:
+    def __init__(
+        self, url: str, answer_seconds_max: float | None = None, *, silent_seconds: float = SILENT_SECONDS
+    ) -> None:
         self.answer_seconds_max = answer_seconds_max
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._guard = threading.Lock()
@@ -108,6 +117,10 @@ class Address:
             self._settings["connect_timeout"] = max(CONNECT_SECONDS_MIN, seconds)
         host = str(found.get("host") or found.get("hostaddr") or "localhost")
         self._shown = f"database {found.get('dbname') or found.get('user') or ''!r} on {host}"
+        self._hosts = _hosts(found)
+        self._last: dict[str, str] | None = None
+        """The one of several hosts that took writes when last asked; None: not known."""
+        self.looker = Looker(self._open_sessions, lambda: self.connect("look"), silent_seconds)
 
     def __str__(self) -> str:
         """For people: hosts and database, nothing else."""
@@ -120,8 +133,13 @@ class Address:
         with self._guard:
             self._sessions.add(session)
 
+    def _open_sessions(self) -> list[Session]:
+        with self._guard:
+            return [session for session in self._sessions if session.is_connected]
+
     def cut(self) -> None:
         """Close every connection, from any thread: calls under way end, and none is made any more. One that is being made has its own bound."""
+        self.looker.stop()
         with self._guard:
             self._is_cut = True
             sessions = list(self._sessions)
@@ -134,12 +152,38 @@ class Address:
 
     def connect(self, purpose: str) -> psycopg.Connection[Any]:
         """A new connection. Raises OutcomeUnknown."""
-        settings = {"application_name": f"pairbus-{purpose}", **self._settings}
+        settings = {"application_name": f"pairbus-{purpose}", **self._settings, **self._ordered_hosts()}
         try:
             connection = psycopg.connect(autocommit=True, **settings)
         except psycopg.Error as error:
             raise OutcomeUnknown(f"{self} cannot be reached: {_brief(error)}") from None
+        info = connection.info
+        for one in self._hosts:
+            shown = {"host": info.host, "hostaddr": info.hostaddr, "port": str(info.port)}
+            if all(shown[name] == value for name, value in one.items()):
+                self._last = one
+                break
         return connection
+
+    def _ordered_hosts(self) -> dict[str, str]:
+        """Of several hosts the one first that took writes last: one that is silent costs each connection its whole timeout, and a former primary
+        that comes back may not know yet that it was replaced."""
+        last = self._last
+        if last is None:
+            return {}
+        ordered = [last, *(one for one in self._hosts if one is not last)]
+        return {name: ",".join(one[name] for one in ordered) for name in last}
+
+
+def _hosts(found: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The settings that differ between the hosts of a list; empty: there is one host."""
+    lists = {name: str(found[name]).split(",") for name in ("host", "hostaddr") if found.get(name)}
+    count = max(map(len, lists.values()), default=0)
+    ports = [one or DEFAULT_PORT for one in str(found.get("port") or DEFAULT_PORT).split(",")]
+    lists["port"] = ports * count if len(ports) == 1 else ports
+    if count < 2 or any(len(values) != count for values in lists.values()):
+        return []  # or libpq refuses it
+    return [{name: values[place] for name, values in lists.items()} for place in range(count)]
 
 
 def _brief(error: BaseException) -> str:
@@ -156,7 +200,12 @@ class Session:
 
     def __init__(self, address: Address, purpose: str) -> None:
         self.address = address
-        self._purpose = purpose
+        self.purpose = purpose
+        self.server = ""
+        """Which server it leads to: see ``look``."""
+        self.backend = 0
+        """The process that serves it there."""
+        self._why_left = ""
         self._connection: psycopg.Connection[Any] | None = None
         self._warning = ""
         self._prepared: set[bytes] = set()
@@ -171,7 +220,8 @@ class Session:
                 self._cut,
             )
         )
-        self._bound: contextlib.AbstractContextManager[None] = self._watch or contextlib.nullcontext()
+        self._call = Call()
+        self._bound: contextlib.AbstractContextManager[None] = self._watch or self._call
         self._in_use = threading.Lock()
         """Held during a call: libpq's connection must not go while it is used."""
         self._is_closed = False
@@ -180,6 +230,9 @@ class Session:
     def close(self) -> None:
         """Hang up, from any thread. A call under way ends with an unknown outcome. Idempotent."""
         self._is_closed = True
+        self._hang_up_now()
+
+    def _hang_up_now(self) -> None:
         if self._in_use.acquire(blocking=False):
             try:
                 self.hang_up()
@@ -192,12 +245,28 @@ class Session:
         """End the call under way, from another thread."""
         connection = self._connection
         if connection is not None:
-            # The socket is shut down below the call, which then ends; its own thread closes the connection.
-            with (
-                contextlib.suppress(OSError, psycopg.Error),
-                socket.socket(fileno=os.dup(connection.fileno())) as wire,
-            ):
-                wire.shutdown(socket.SHUT_RDWR)
+            # Its own thread closes the connection.
+            shut_down(connection)
+
+    # Asked by ``look``, from its thread.
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def waits_since(self) -> float | None:
+        """See ``second_look.Line``. A connection that is being made has a bound of its own."""
+        return self._call.since if self._connection is not None else None
+
+    def leave(self, why: str) -> None:
+        """See ``second_look.Line``."""
+        self._why_left = why
+        self._hang_up_now()
+
+    def is_beside(self, other: object) -> bool:
+        """See ``second_look.Line``."""
+        return isinstance(other, Session) and self.server == other.server
 
     def hang_up(self) -> None:
         """The next call connects again."""
@@ -212,12 +281,17 @@ class Session:
         self._check_open()
         connection = self._connection
         if connection is None:
-            connection = self.address.connect(self._purpose)
+            connection = self.address.connect(self.purpose)
+            self._why_left, self.server, self.backend = "", "", connection.info.backend_pid
+            if self._watch is None:
+                self._call.since = time.monotonic()
+                self.address.looker.start()
             self._connection = connection
             self._check_open()
             connection.pgconn.notice_handler = self._warned
             self._warning = ""
-            self._check(connection.pgconn.exec_(_SESSION), "could not be set up")
+            found = self._check(connection.pgconn.exec_(_SESSION), "could not be set up")
+            self.server = (found.get_value(0, 0) or b"").decode()
             if self._watch is not None:
                 timeout = f"set statement_timeout = {self._watch.statement_ms_max}"
                 self._check(connection.pgconn.exec_(timeout.encode()), "could not be set up")
@@ -294,7 +368,7 @@ class Session:
             self.hang_up()
             if self._watch is not None and self._watch.overdue:
                 return NotAnswered(f"{self.address}: {self._watch.overdue}")
-            return OutcomeUnknown(f"the connection to {self.address} was lost: {text}")
+            return OutcomeUnknown(f"the connection to {self.address} was lost: {self._why_left or text}")
         if what:
             self.hang_up()
         return TableFailed(f"{self.address} {what or 'refused'}: {text} (SQLSTATE {state.decode()})")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pairbus.storage.postgres.connection import Address, Session
 from pairbus.storage.postgres.lease import PostgresLease, moved_error
 from pairbus.storage.postgres.nodes import PostgresNodes
@@ -117,6 +119,10 @@ class Database:
             drop_shard(session, self.shard)
         finally:
             session.close()
+
+    def report_silence(self, report: Callable[[str, str], None]) -> None:
+        """See ``cluster.ports.ShardDatabase``."""
+        self.address.looker.report = report
 
     def cut(self) -> None:
         """End every call under way, and all that come: this process ends, and must not wait for a database that does not answer."""

@@ -8,6 +8,7 @@ from pairbus.server.cluster.health import silent_reason
 from pairbus.server.cluster.ownership.keeper import LeaseView
 from pairbus.server.cluster.ownership.lease import LeaseState
 from pairbus.server.cluster.ownership.takeover import PAUSE_MS_MAX, PAUSE_MS_MIN, SeenOwners, Takeovers
+from pairbus.server.cluster.relaying.relay import Route, RouteKind
 
 
 def test_pauses_after_failed_takeovers_grow_until_one_succeeds() -> None:
@@ -56,6 +57,22 @@ def test_a_node_that_serves_nobody_says_why(
     state: str, lag_ms: int, failure: str, takeover: str, said: str
 ) -> None:
     view = LeaseView(LeaseState(state), None, None, "", (), lag_ms, failure=failure)
-    reason = silent_reason(view, 2_000, takeover)
+    reason = silent_reason(view, Route(RouteKind.WAIT), 2_000, takeover)
     assert said in reason
     assert bool(said) == bool(reason)
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize(
+    ("lag_ms", "failure", "said"),
+    [
+        (100, "", "the last lease that this node knows of has ended, and the database tells of no other"),
+        (9_000, "", "the database has not answered for 9.0 s: a call is under way"),
+        (9_000, "nobody takes writes", "the database has not answered for 9.0 s: nobody takes writes"),
+    ],
+)
+def test_a_relay_whose_last_lease_has_ended_says_that_of_a_silent_database_only_what_it_knows(
+    lag_ms: int, failure: str, said: str
+) -> None:
+    view = LeaseView(LeaseState.IDLE, None, None, "", (), lag_ms, failure=failure)
+    assert silent_reason(view, Route(RouteKind.RELAY, "10.0.0.1:5671"), 2_000, "") == said

@@ -80,7 +80,8 @@ class LeaseView:
     copies: DatabaseCopies | None = None
     """The standbys of the database, as the owner last saw them; None: not the owner, or the database does not tell."""
     failure: str = ""
-    """What the database last said instead of an answer about the lease; empty: it answers, or says nothing."""
+    """What the database last said instead of an answer about the lease, or what it makes it wait for; empty: it answers, or that is not
+    known."""
     ending: StorageError | None = None
     """Why this node is fenced, if it is known: the namespace was moved out of this database, or the database lost a part of the log."""
     is_over: bool = False
@@ -128,6 +129,8 @@ class LeaseKeeper:
         self._reported_state = ""
         self._failures = {_LEASE: "", _REPORT: ""}
         """What is wrong with each of the two connections; empty: nothing."""
+        self._waits = ""
+        """What the call of the lease that is under way waits for, once it has waited for long."""
         self._is_doubled = False
         self._ending: StorageError | None = None
         self._last: Callable[[], LastFrame] = _none
@@ -177,7 +180,7 @@ class LeaseKeeper:
                 lag_ms=(now - self._answered_ns) // 1_000_000,
                 writes_ms_left=max(0, self._lease.writes_until_ns - now) // 1_000_000,
                 copies=self._copies if self._lease.held is not None else None,
-                failure=self._failures[_LEASE],
+                failure=self._waits or self._failures[_LEASE],
                 ending=self._ending,
                 is_over=self._is_over,
             )
@@ -221,6 +224,13 @@ class LeaseKeeper:
             self._last = _none
             self._lease.drained(self._clock_ns())
             self._condition.notify()
+
+    def unanswered(self, connection: str, why: str) -> None:
+        """A call on one of this node's connections to the database goes on waiting; empty: it was answered. From any thread."""
+        with self._condition:
+            self.failures += bool(why)
+            if connection == _LEASE:
+                self._waits = why
 
     def has_done(self, request: str) -> None:
         """What was asked of this node is done: the request is taken off the table."""
@@ -338,6 +348,7 @@ class LeaseKeeper:
             self._answered_ns = self._clock_ns()
             self._answered(_LEASE)
         with self._condition:
+            self._waits = ""
             self._condition.notify_all()
         return has_woken
 
