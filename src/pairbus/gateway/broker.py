@@ -381,7 +381,7 @@ class Broker:
                 body = json.loads(request.body)
                 if not isinstance(body, dict):
                     raise ArgumentError("A fault is a JSON object.")
-                self.faults.add(body, now)
+                self.faults.add(body, now, self.namespace)
             elif request.method == "DELETE":
                 self.faults.clear()
             elif request.method != "GET":

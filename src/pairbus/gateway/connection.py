@@ -24,7 +24,7 @@ from pairbus.engine.records import TRANSFER_DEAD_LETTER
 from pairbus.errors import ArgumentError, MessageTooLarge, NotAllowed, NotSupported, Refusal, Unauthorized
 from pairbus.gateway import incoming, outgoing, transactions
 from pairbus.gateway.addressing import CBS, find_entity, node_scope, parse, path_of, queue_at
-from pairbus.gateway.faults import BLACK_HOLE, CUT, REFUSE
+from pairbus.gateway.faults import BLACK_HOLE, CUT
 from pairbus.gateway.links import (
     RECHECK_MS,
     Coordinator,
@@ -453,8 +453,6 @@ class GatewayConnection(Handler):
             return
         until = self.authorize(address.scope, right)
         entity = find_entity(self.broker.namespace, address)
-        if self.broker.faults.is_on:
-            self._attach_faults(entity)
         if link.role_is_sender:
             if entity.kind == TOPIC and address.sub != TRANSFER_DEAD_LETTER:
                 raise NotAllowed(f"'{entity.path}' is a topic: receive from one of its subscriptions.")
@@ -497,11 +495,6 @@ class GatewayConnection(Handler):
             self.authorize(path, LISTEN)
         except Unauthorized:
             self.authorize(path, SEND)
-
-    def _attach_faults(self, entity: Entity) -> None:
-        fault = self.broker.faults.strike(REFUSE, entity.path, self.now)
-        if fault is not None:
-            raise Refusal(f"'{entity.path}' refuses because a fault was switched on.")
 
     def add(self, context: LinkContext) -> None:
         self.links[context.link] = context

@@ -6,10 +6,14 @@ A fault hits an entity or the whole namespace, for a time or a number of times, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import ArgumentError
+from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical
+
+if TYPE_CHECKING:
+    from pairbus.engine.namespace import Namespace
 
 REFUSE: Final = "refuse"
 DELAY: Final = "delay"
@@ -23,6 +27,8 @@ KINDS: Final = (REFUSE, DELAY, DROP_ACKNOWLEDGEMENTS, THROTTLE, FILL, LOSE_LOCKS
 FAULTS_MAX: Final = 1_000
 DURATION_MAX_MS: Final = 86_400_000
 DELAY_MAX_MS: Final = 600_000
+COUNT_MAX: Final = 1_000_000_000
+NAMES_SHOWN_MAX: Final = 10
 
 
 @dataclass(slots=True, eq=False)
@@ -47,8 +53,8 @@ class Faults:
         self._faults: list[Fault] = []
         self.is_on = False
 
-    def add(self, request: dict[str, object], now: int) -> Fault:
-        """Switch one on from its JSON form."""
+    def add(self, request: dict[str, object], now: int, namespace: Namespace | None = None) -> Fault:
+        """Switch one on from its JSON form. The entity that it names must be there, if the namespace is given."""
         kind = request.get("kind")
         if kind not in KINDS:
             raise ArgumentError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}.")
@@ -62,6 +68,8 @@ class Faults:
         entity = request.get("entity") or ""
         if not isinstance(entity, str):
             raise ArgumentError(f"entity is {entity!r}: it must be a path or null.")
+        if namespace is not None:
+            check_struck(str(kind), entity, namespace)
         if len(self._faults) >= FAULTS_MAX:
             raise ArgumentError(f"{FAULTS_MAX} faults are on already: clear them first.")
         duration_ms = _number(request, "duration_ms", DURATION_MAX_MS, DURATION_MAX_MS)
@@ -69,7 +77,7 @@ class Faults:
             str(kind),
             canonical(entity),
             now + duration_ms,
-            _number(request, "count", -1, 1_000_000_000),
+            _number(request, "count", -1, COUNT_MAX),
             _number(request, "delay_ms", 0, DELAY_MAX_MS),
         )
         self._faults.append(fault)
@@ -127,6 +135,31 @@ class Faults:
             }
             for fault in self._faults
         ]
+
+
+def check_struck(kind: str, path: str, namespace: Namespace) -> None:
+    """Refuse a fault of one entity that could never strike, so that no test passes because of a misspelt name."""
+    if not path:
+        return
+    entity = namespace.find(path)
+    if entity is None:
+        raise ArgumentError(
+            f"entity is '{path}': no queue, topic or subscription has this name. {_names_in(namespace)}"
+        )
+    if kind == LOSE_LOCKS and entity.kind == TOPIC:
+        raise ArgumentError(
+            f"entity is '{path}': no message of a topic is locked. Name one of its subscriptions."
+        )
+    if kind != LOSE_LOCKS and entity.kind == SUBSCRIPTION:
+        raise ArgumentError(f"entity is '{path}': nothing is sent to a subscription. Name its topic.")
+
+
+def _names_in(namespace: Namespace) -> str:
+    names = sorted(namespace.paths())
+    if not names:
+        return "There is none yet: create it first."
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return f"There are: {', '.join(names[:NAMES_SHOWN_MAX])}{more}."
 
 
 def _number(request: dict[str, object], key: str, default: int, limit: int) -> int:

@@ -172,7 +172,7 @@ def _are_whole(values: list[object]) -> bool:
 
 
 def add_fault(broker: Broker, body: Mapping[str, object], now: int) -> dict[str, object]:
-    broker.faults.add(dict(body), now)
+    broker.faults.add(dict(body), now, broker.namespace)
     return faults(broker, now)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from pairbus.amqp.states import ACCEPTED_CODE
 from pairbus.errors import ArgumentError
-from pairbus.gateway.faults import DURATION_MAX_MS, FAULTS_MAX, KINDS, REFUSE, Faults
+from pairbus.gateway.faults import DURATION_MAX_MS, FAULTS_MAX, NAMES_SHOWN_MAX, REFUSE, Faults
+from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
 from tests.unit.gateway.wire_bench import START, WireBench, message, token
 
 
@@ -72,6 +73,7 @@ def test_the_switchboard_over_http(bench: WireBench) -> None:
     root = token("root", "root-1")
     assert bench.http("GET", "/$faults", root).status == 404
     bench.broker.offers_faults = True
+    bench.queue()
     body = json.dumps({"kind": "throttle", "entity": "q"}).encode()
     assert json.loads(bench.http("POST", "/$faults", root, body).body)["faults"][0]["kind"] == "throttle"
     assert bench.http("POST", "/$faults", root, b"not json").status == 400
@@ -187,12 +189,53 @@ def test_a_connection_is_cut_or_hears_nothing(kind: str, bench: WireBench) -> No
     assert peer.gateway.is_closed is (kind == "cut")
 
 
-def test_a_link_is_refused(bench: WireBench) -> None:
-    bench.queue()
+def test_a_refusal_meets_the_send_and_not_the_opening_of_a_link(bench: WireBench) -> None:
+    entity = bench.queue()
     bench.broker.faults.add({"kind": "refuse", "entity": "q", "count": 1}, bench.now)
-    peer = bench.peer()
-    link = peer.session.sender("q")
+    session = bench.peer().session
+    sender, receiver = session.sender("q"), session.receiver("q", credit=1)
     bench.settle()
-    assert link.detached
-    assert peer.session.sender("q").answer is None
-    assert set(KINDS) >= {"refuse"}
+    assert not sender.detached
+    assert not receiver.detached
+
+    refused, accepted = sender.send(message()), sender.send(message())
+    bench.settle()
+
+    assert sender.outcomes[refused].error is not None
+    assert sender.outcomes[accepted].code == ACCEPTED_CODE
+    assert entity.counts().total == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "entity", "way_out"),
+    [
+        ("refuse", "nope", "There are: q, t, t/Subscriptions/s."),
+        ("throttle", "t/Subscriptions/s", "Name its topic."),
+        ("lose_locks", "T", "Name one of its subscriptions."),
+    ],
+)
+def test_a_fault_that_no_use_of_its_entity_could_meet_is_refused(
+    kind: str, entity: str, way_out: str, bench: WireBench
+) -> None:
+    bench.queue()
+    bench.namespace.create(TOPIC, "t", Settings(), bench.now)
+    bench.namespace.create(SUBSCRIPTION, "t/Subscriptions/s", Settings(), bench.now)
+    bench.broker.offers_faults = True
+    body = json.dumps({"kind": kind, "entity": entity}).encode()
+
+    answer = bench.http("POST", "/$faults", token("root", "root-1"), body)
+
+    assert answer.status == 400
+    assert f"entity is '{entity}'" in json.loads(answer.body)["error"]
+    assert json.loads(answer.body)["error"].endswith(way_out)
+    assert not bench.broker.faults.is_on
+
+
+def test_an_unknown_entity_is_answered_with_some_of_the_names_that_exist(bench: WireBench) -> None:
+    faults = Faults()
+    with pytest.raises(ArgumentError, match="There is none yet"):
+        faults.add({"kind": "cut", "entity": "q"}, START, bench.broker.namespace)
+    for index in range(NAMES_SHOWN_MAX + 2):
+        bench.queue(f"q{index:02}")
+    with pytest.raises(ArgumentError, match=r"There are: q00, q01, .*, q09 and 2 more\."):
+        faults.add({"kind": "cut", "entity": "q"}, START, bench.broker.namespace)
