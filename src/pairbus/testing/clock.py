@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
-from pairbus.errors import UsageError
+from pairbus.testing.checks import check_whole
+
+NOW_MAX_MS: Final = 253_370_764_800_000
+"""The year 9999, the last that dates of Service Bus have."""
 
 
 class VirtualClock:
@@ -18,6 +22,8 @@ class VirtualClock:
     """
 
     def __init__(self, now: int | None = None) -> None:
+        if now is not None:
+            check_whole("now", now, 0, NOW_MAX_MS, ", in milliseconds since 1970")
         self._now = int(time.time() * 1000) if now is None else now
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
@@ -32,9 +38,9 @@ class VirtualClock:
 
     def advance(self, ms: int) -> int:
         """Let time pass. Returns the new instant once all listeners have run."""
-        if ms < 0:
-            raise UsageError(f"a clock does not run backwards: advance({ms}); give 0 or more milliseconds")
         with self._lock:
+            hint = " of milliseconds: a clock does not run backwards, nor beyond the year 9999"
+            check_whole("ms", ms, 0, NOW_MAX_MS - self._now, hint)
             self._now += ms
             listeners = list(self._listeners)
         for listener in listeners:

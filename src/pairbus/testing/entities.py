@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 
 from pairbus.errors import UsageError
 from pairbus.model.entity import SETTINGS
+from pairbus.testing.checks import check_list, check_optional, check_text
 
 _ATOM = "http://www.w3.org/2005/Atom"
 _SERVICE_BUS = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -39,6 +40,9 @@ class Queue(_Settings):
     """A queue to create: ``Queue("sessions", requires_session=True)``."""
 
     name: str
+
+    def __post_init__(self) -> None:
+        check_text("name", self.name, "give the name of a queue")
 
     def properties(self) -> dict[str, object]:
         """What was set, under its names in the configuration file and in the management API."""
@@ -78,6 +82,15 @@ class Subscription:
     max_delivery_count: int | None = None
     forward_to: str | None = None
 
+    def __post_init__(self) -> None:
+        check_text("name", self.name, "give the name of a subscription")
+        check_optional(
+            "rules",
+            self.rules,
+            Mapping,
+            "give SQL filters by the name of their rule, {'red': \"colour = 'red'\"}",
+        )
+
     def declared(self) -> dict[str, object]:
         """The subscription in the form of the configuration file."""
         rules = [
@@ -104,6 +117,10 @@ class Topic:
     default_message_time_to_live: timedelta | str | None = None
     requires_duplicate_detection: bool | None = None
     duplicate_detection_history_time_window: timedelta | str | None = None
+
+    def __post_init__(self) -> None:
+        check_text("name", self.name, "give the name of a topic")
+        check_list("subscriptions", self.subscriptions, Subscription)
 
     def declared(self) -> dict[str, object]:
         """The topic in the form of the configuration file."""
@@ -145,8 +162,11 @@ def configuration(
             namespace then bears this name.
 
     Raises:
-        UsageError: A whole document declares no namespace, or several.
+        UsageError: An argument is of a wrong type, or a whole document declares no namespace, or several.
     """
+    check_list("queues", queues, Queue)
+    check_list("topics", topics, Topic)
+    check_optional("config", further, Mapping, "give the namespace as in the emulator's Config.json, or None")
     whole: dict[str, object] = {}
     entry: dict[str, object] = {"Queues": [], "Topics": []}
     if further is not None and {"UserConfig", "PairBus"} & further.keys():

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import UsageError
+from pairbus.gateway.faults import COUNT_MAX, DELAY_MAX_MS, DURATION_MAX_MS
+from pairbus.testing.checks import check_seconds, check_text, check_whole
 
 if TYPE_CHECKING:
     from pairbus.local.management import ManagementClient
 
 FAULTS_PATH: Final = "/$faults"
+_WITHOUT_END: Final = "; leave it out for a fault without end"
 
 
 class FaultSwitchboard:
     """Switches faults of a running broker on and off (``/$faults``; the broker must run with ``--faults``).
 
-    Each fault strikes ``entity`` (None: the whole namespace) until ``seconds`` have passed or it has
+    Each fault strikes ``entity``, which must exist (None: the whole namespace), until ``seconds`` have passed or it has
     struck ``count`` times; with neither, until ``clear``, and for a day at most.
     """
 
@@ -26,7 +28,7 @@ class FaultSwitchboard:
     def refuse(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Sends are rejected with an internal error."""
+        """Sends are rejected with an internal error. Links open as always."""
         self._switch_on("refuse", entity, seconds, count)
 
     def delay(
@@ -37,12 +39,13 @@ class FaultSwitchboard:
         seconds: float | None = None,
         count: int | None = None,
     ) -> None:
-        """Answers to sends and settlements come this much later: ``delay(500)`` everywhere, ``delay(500, "orders")`` for one entity.
+        """Answers to sends come this much later: ``delay(500)`` everywhere, ``delay(500, "orders")`` for one entity.
 
         The delay comes first, because it is needed and the entity is not; every other fault begins with its entity.
         """
-        if delay_ms < 1:
-            raise UsageError(f"delay_ms is {delay_ms}: give at least 1 millisecond")
+        check_whole(
+            "delay_ms", delay_ms, 1, DELAY_MAX_MS, "; the entity comes after it: delay(500, 'orders')"
+        )
         self._switch_on("delay", entity, seconds, count, delay_ms)
 
     def drop_acknowledgements(
@@ -54,7 +57,7 @@ class FaultSwitchboard:
     def throttle(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Operations are answered ``server-busy``."""
+        """Sends are answered ``server-busy``."""
         self._switch_on("throttle", entity, seconds, count)
 
     def fill(
@@ -93,12 +96,14 @@ class FaultSwitchboard:
         count: int | None,
         delay_ms: int | None = None,
     ) -> None:
-        if seconds is not None and seconds <= 0:
-            raise UsageError(f"seconds is {seconds}: a fault must last; leave it out for one without end")
-        if count is not None and count < 1:
-            raise UsageError(
-                f"count is {count}: a fault strikes at least once; leave it out for one without end"
+        if entity is not None:
+            check_text(
+                "entity", entity, "give the name of an entity, or leave it out for the whole namespace"
             )
+        if seconds is not None:
+            check_seconds("seconds", seconds, DURATION_MAX_MS / 1000, _WITHOUT_END)
+        if count is not None:
+            check_whole("count", count, 1, COUNT_MAX, _WITHOUT_END)
         duration_ms = None if seconds is None else max(1, round(seconds * 1000))
         wanted = {
             "kind": kind,

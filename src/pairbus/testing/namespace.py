@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from urllib.parse import quote
 from pairbus.errors import BrokerNotReady, UsageError
 from pairbus.local.hosts import Host, ProcessHost, Setup
 from pairbus.local.management import ManagementClient
+from pairbus.testing.checks import check_flag, check_optional, check_path, check_text
+from pairbus.testing.clock import VirtualClock
 from pairbus.testing.entities import Queue, Topic, configuration
 from pairbus.testing.faults import FaultSwitchboard
 
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     from pairbus.server.ready import ReadyInfo
-    from pairbus.testing.clock import VirtualClock
 
 API_VERSION: Final = "api-version=2021-05"
 
@@ -57,12 +59,19 @@ class Namespace:
         queues: Sequence[str | Queue] = (),
         topics: Sequence[str | Topic] = (),
         config: Mapping[str, object] | None = None,
-        data: Path | None = None,
+        data: str | os.PathLike[str] | None = None,
         faults: bool = True,
         clock: VirtualClock | None = None,
         amqp: str = "127.0.0.1:0",
         audit: bool = False,
     ) -> None:
+        check_text("name", name, "give the namespace's name")
+        check_flag("process", process)
+        check_flag("faults", faults)
+        check_flag("audit", audit)
+        check_optional("clock", clock, VirtualClock, "give a VirtualClock, or None for the real time")
+        check_text("amqp", amqp, "give the address to listen at, such as '127.0.0.1:0'")
+        check_path("data", data)
         if process and clock is not None:
             raise UsageError(
                 "a virtual clock cannot reach into another process: leave out process=True or clock"
@@ -70,7 +79,7 @@ class Namespace:
         self.name = name
         self._host: Host = ProcessHost() if process else _thread_host(clock)
         self._configuration = configuration(name, queues, topics, config)
-        self._data = data
+        self._data = None if data is None else Path(data)
         self._faults_are_on = faults
         self._amqp = amqp
         self._audit_is_on = audit

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from pairbus.errors import UsageError
+from pairbus.testing.checks import check_optional
 from pairbus.testing.namespace import Namespace
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ class Pair:
         queues: Sequence[str | Queue] = (),
         topics: Sequence[str | Topic] = (),
     ) -> None:
+        check_optional("primary", primary, Namespace, "give a Namespace, or None for a new one")
+        check_optional("secondary", secondary, Namespace, "give a Namespace, or None for a new one")
+        if primary is not None and (queues or topics):
+            raise UsageError(
+                "queues and topics are those of a primary that Pair makes: give them to the Namespace that you "
+                "pass as primary"
+            )
         self.primary = primary or Namespace("primary", process=True, queues=queues, topics=topics)
         self.secondary = secondary or Namespace("secondary", process=True)
         self._open = ExitStack()

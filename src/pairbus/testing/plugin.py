@@ -8,13 +8,14 @@ Loaded into every pytest run on a machine that has PairBus, so it imports nothin
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pairbus.testing import Namespace, Pair, VirtualClock
 
@@ -23,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
         "markers",
-        "namespace(**options): options of the `namespace` fixture; of `pair`: queues and topics of its primary",
+        "namespace(name, **options): options of the `namespace` fixture; of `pair`: queues and topics of its primary",
     )
 
 
@@ -41,6 +42,7 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[Namespace]:
     from pairbus.testing import Namespace
 
     options = _options_of(request)
+    _check_names(options, inspect.signature(Namespace).parameters, "namespace")
     if "virtual_clock" in request.fixturenames:
         options.setdefault("clock", request.getfixturevalue("virtual_clock"))
     with Namespace(**options) as started:
@@ -56,6 +58,8 @@ def pair(
 
     monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path_factory.mktemp("pairbus-state")))
     options = _options_of(request)
+    if "namespace" not in request.fixturenames:  # else the other options are those of that broker
+        _check_names(options, ("queues", "topics"), "pair")
     with Pair(queues=options.get("queues", ()), topics=options.get("topics", ())) as started:
         yield started
 
@@ -78,5 +82,33 @@ def fresh_queue(shared_namespace: Namespace) -> str:
 
 
 def _options_of(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The marker's options; its one positional argument is the name, as it is for ``Namespace``."""
     marker = request.node.get_closest_marker("namespace")
-    return dict(marker.kwargs) if marker else {}
+    if marker is None:
+        return {}
+    options = dict(marker.kwargs)
+    names = marker.args if "name" not in options else (options["name"], *marker.args)
+    if len(names) > 1:
+        raise _usage_error(
+            f"@pytest.mark.namespace has several names, {names!r}: give one, and every other option by its keyword"
+        )
+    if names:
+        options["name"] = names[0]
+    return options
+
+
+def _check_names(options: dict[str, Any], known: Iterable[str], fixture: str) -> None:
+    """Refuse options that the fixture would not use: most are misspelt."""
+    known = list(known)
+    for name, value in options.items():
+        if name not in known:
+            raise _usage_error(
+                f"@pytest.mark.namespace({name}={value!r}): the fixture `{fixture}` has no such option. "
+                f"It has: {', '.join(known)}"
+            )
+
+
+def _usage_error(text: str) -> Exception:
+    from pairbus.errors import UsageError
+
+    return UsageError(text)

@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.errors import BrokerNotReady, ManagementFailed
+from pairbus.errors import BrokerNotReady, ManagementFailed, UsageError
 from pairbus.testing import Namespace, Pair, Queue, VirtualClock
 
 WAIT_S = 45
@@ -68,6 +68,32 @@ def test_namespace_fixture_has_the_queues_it_was_asked_for(namespace: Namespace)
             receiver.complete_message(message)
 
     assert str(message) == "boots"
+
+
+@pytest.mark.namespace("contoso")
+def test_namespace_fixture_has_the_name_it_was_given_first(namespace: Namespace) -> None:
+    assert namespace.connection_string.endswith("Namespace=contoso")
+
+
+@pytest.mark.parametrize("fixture", ["namespace", "pair"])
+@pytest.mark.namespace(queus=["orders"])
+def test_fixtures_refuse_options_that_they_do_not_have(fixture: str, request: pytest.FixtureRequest) -> None:
+    with pytest.raises(
+        UsageError, match=rf"queus=\['orders'\].*`{fixture}` has no such option.*queues, topics"
+    ):
+        request.getfixturevalue(fixture)
+
+
+@pytest.mark.namespace("contoso", "orders")
+def test_namespace_fixture_takes_one_name_only(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(UsageError, match=r"several names, \('contoso', 'orders'\)"):
+        request.getfixturevalue("namespace")
+
+
+@pytest.mark.namespace("contoso", queues=["orders"])
+def test_pair_fixture_has_names_of_its_own(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(UsageError, match="name='contoso'.*`pair` has no such option"):
+        request.getfixturevalue("pair")
 
 
 def test_queues_can_be_made_later_and_a_refusal_is_told(namespace: Namespace) -> None:
@@ -157,6 +183,23 @@ def test_a_fault_strikes_as_often_as_it_was_told(namespace: Namespace) -> None:
         sender.send_messages(ServiceBusMessage("accepted"))
 
     assert take(namespace) == ["accepted"]
+
+
+@pytest.mark.namespace(queues=["orders"])
+def test_a_counted_refusal_strikes_the_send_and_not_the_opening_of_its_sender(namespace: Namespace) -> None:
+    namespace.faults.refuse("orders", count=1)
+    with namespace.client(retry_total=0) as client, client.get_queue_sender("orders") as sender:
+        with pytest.raises(ServiceBusError):
+            sender.send_messages(ServiceBusMessage("refused"))
+        sender.send_messages(ServiceBusMessage("accepted"))
+
+    assert take(namespace) == ["accepted"]
+
+
+@pytest.mark.namespace(queues=["orders"])
+def test_a_fault_of_an_entity_that_does_not_exist_names_those_that_do(namespace: Namespace) -> None:
+    with pytest.raises(ManagementFailed, match=r"entity is 'order'.*There are: orders\."):
+        namespace.faults.refuse("order")
 
 
 @pytest.mark.namespace(queues=["orders"], faults=False)

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
@@ -104,12 +105,39 @@ def test_requests_carry_a_token_and_never_the_key(faults: FaultSwitchboard, reco
     assert KEY not in token
 
 
-@pytest.mark.parametrize("arguments", [{"seconds": 0}, {"seconds": -1.0}, {"count": 0}])
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"seconds": 0}, "seconds is 0: give a number above 0 and up to 86400; leave it out"),
+        ({"seconds": -1.0}, "seconds is -1.0"),
+        ({"seconds": float("nan")}, "seconds is nan"),
+        ({"seconds": 1e9}, "seconds is 1000000000.0"),
+        ({"seconds": "5"}, "seconds is '5'"),
+        ({"seconds": True}, "seconds is True"),
+        ({"count": 0}, "count is 0: give a whole number from 1 to 1000000000; leave it out"),
+        ({"count": "1"}, "count is '1'"),
+        ({"count": 1.5}, "count is 1.5"),
+        ({"count": True}, "count is True"),
+        ({"entity": ""}, "entity is '': give the name of an entity, or leave it out"),
+        ({"entity": 5}, "entity is 5"),
+    ],
+)
 def test_a_fault_that_cannot_strike_is_refused_before_it_is_sent(
-    arguments: dict[str, float], faults: FaultSwitchboard, recorder: Recorder
+    arguments: dict[str, Any], told: str, faults: FaultSwitchboard, recorder: Recorder
 ) -> None:
-    with pytest.raises(UsageError, match="leave it out"):
-        faults.refuse(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(UsageError) as caught:
+        faults.refuse(**arguments)
+
+    assert told in str(caught.value)
+    assert recorder.requests == []
+
+
+@pytest.mark.parametrize("delay_ms", ["orders", 0, 600_001, 1.5, True])
+def test_a_delay_names_its_range_and_its_order(
+    delay_ms: Any, faults: FaultSwitchboard, recorder: Recorder
+) -> None:
+    with pytest.raises(UsageError, match=r"delay_ms is .*from 1 to 600000; .*delay\(500, 'orders'\)"):
+        faults.delay(delay_ms)
 
     assert recorder.requests == []
 
