@@ -246,6 +246,35 @@ def test_a_messages_fate_redrive_and_purge_with_the_path_typed(browser: Browser,
     assert (counts.active_message_count, counts.dead_letter_message_count) == (2, 0)
 
 
+def test_dead_letters_that_come_straight_back_are_in_the_list_and_not_only_in_the_count(
+    browser: Browser, fresh: Namespace
+) -> None:
+    enter(browser, fresh)
+    go(browser, "#/e/local/payments/dead-letter", "CardRefused")
+    browser.wait("document.querySelectorAll('.message').length === 3")
+    # The list was read a second time, for the count that stands next to it.
+    reads = "performance.getEntriesByType('resource').filter((one) => one.name.includes('/messages?')).length"
+    browser.wait(f"{reads} >= 2")
+    # Counts wait, as they do between two rounds of the page.
+    browser.run("""(() => {
+      const real = window.fetch;
+      const held = new Promise((go) => { window.__go = go; });
+      window.fetch = (address, ...rest) => String(address).includes("/entity?") ? held.then(() => real(address, ...rest)) : real(address, ...rest);
+    })()""")
+    browser.click("button", "Redrive all…")
+    browser.click("dialog button", "Redrive all")
+    browser.wait_text("3 messages sent to payments again")
+    browser.wait_text("Nothing is dead-lettered")
+    with fresh.client() as client, client.get_queue_receiver("payments") as receiver:
+        for message in receiver.receive_messages(max_message_count=3, max_wait_time=5):
+            receiver.dead_letter_message(message, reason="CardRefused")
+
+    browser.run("window.__go()")
+
+    browser.wait("document.querySelectorAll('.message').length === 3")
+    assert "Nothing is dead-lettered" not in browser.text("main")
+
+
 @pytest.mark.promise("M8")
 def test_hostile_content_is_inert(browser: Browser, namespace: Namespace) -> None:
     enter(browser, namespace)

@@ -40,7 +40,8 @@ export function messagesPane(place, path, where, entity) {
   const act = { redrive: where === "dead-letter" && place.can("Send") ? (message) => redrive([message.sequence_number]) : null, remove: place.can("Listen") ? remove : null, whole };
   let next = null;
   let asked = 0;
-  let shownCount = null;
+  let shownCount = null; // the count that the list was read for; null: read it again at the next count
+  let shown = null; // how many messages the list shows; null: it could not be read
   let isBusy = false;
 
   function address(from, rest) {
@@ -59,14 +60,20 @@ export function messagesPane(place, path, where, entity) {
     put(nothing, icon("empty"), h("h2", {}, title), h("p", {}, line));
   }
 
-  async function load(isWanted = false) {
-    if (isBusy) return;
+  // After an action the count on the page is older than the list, so the list is read once more when the next count comes.
+  async function load(isWanted = false, amount = null) {
+    if (isBusy) {
+      shownCount = null;
+      return;
+    }
     isBusy = true;
+    shownCount = amount;
     asked = performance.now();
     try {
       const found = await get(address(starts.at(-1), `count=${PAGE}`));
       incarnation = found.incarnation;
       next = found.next;
+      shown = found.messages.length;
       keyed(list, found.messages, (one) => one.sequence_number, messageItem(act));
       text(error, "");
       drawEmpty(found.messages.length === 0);
@@ -76,6 +83,7 @@ export function messagesPane(place, path, where, entity) {
       older.disabled = next === null;
       newer.parentElement.hidden = newer.disabled && older.disabled;
     } catch (refusal) {
+      shown = null;
       if (refusal.status === 403) {
         nothing.hidden = false;
         put(nothing, icon("lock"), h("h2", {}, "Looking into a queue needs the right to listen"), h("p", {}, "Sign in with a rule that holds Listen on this entity."));
@@ -157,6 +165,12 @@ export function messagesPane(place, path, where, entity) {
     if (done) toast(`${plural(done.sum, "message")} purged.`);
   }
 
+  // Messages that leave and come back between two counts leave the count as it was, but not the list.
+  function isApart(amount) {
+    if (shown === null || starts.length > 1) return false;
+    return next === null ? shown !== amount : shown > amount;
+  }
+
   function update(data) {
     if (!data) return;
     const amount = amountIn(data, where);
@@ -165,10 +179,7 @@ export function messagesPane(place, path, where, entity) {
     purgeAll.hidden = !place.can("Listen") || amount === 0;
     redriveAll.hidden = where !== "dead-letter" || !place.can("Send") || !place.can("Listen") || amount === 0;
     const isOpen = list.querySelector("details[open]") !== null;
-    if (amount !== shownCount && !isOpen && performance.now() - asked > PATIENCE_MS && place.can("Listen")) {
-      shownCount = amount;
-      void load();
-    }
+    if ((amount !== shownCount || isApart(amount)) && !isOpen && performance.now() - asked > PATIENCE_MS && place.can("Listen")) void load(false, amount);
   }
   return { element, update, shown: () => load() };
 }
