@@ -36,6 +36,9 @@ CONFIG = {
     ],
     "Topics": [{"Name": "events", "Subscriptions": [{"Name": "audit"}, {"Name": "billing"}]}],
 }
+_CUT_TABLES = """
+    [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel)
+"""
 
 
 @contextmanager
@@ -165,6 +168,8 @@ def photograph(browser: Browser, name: str, focus: str = "", *, height: int = 86
     browser.size(360, 760, phone=True)
     settle(browser)
     browser.wait("document.documentElement.scrollWidth <= window.innerWidth")
+    # A table that must be scrolled on a phone hides the ends of its last column, and nothing shows that there is more.
+    assert not (cut := browser.run(_CUT_TABLES)), f"{name} on a phone: cut at the edge: {cut}"
     if focus:
         browser.run(f"document.querySelector({json.dumps(focus)})?.scrollIntoView()")
         browser.run("window.scrollBy(0, -104)")
