@@ -145,7 +145,7 @@ class Namespace:
         self._check_new(kind, path)
         check_settings(settings)
         settings = replace(settings, created_at=now, updated_at=now)
-        settings = self._router.with_checked_targets(path, settings)
+        settings = self._router.with_checked_targets(kind, path, settings)
         if kind == SUBSCRIPTION:
             topics.check_rules(self._topic_of(path), self._next_entity_id, settings)
         record = EntityPut(self._next_entity_id, kind, path, settings.to_json())
@@ -186,7 +186,7 @@ class Namespace:
         """Change settings. Locks of the entity are lost, and with a topic those of its subscriptions, as Service Bus documents."""
         check_update(entity.settings, settings)
         settings = replace(settings, created_at=entity.settings.created_at, updated_at=now)
-        settings = self._router.with_checked_targets(entity.path, settings)
+        settings = self._router.with_checked_targets(entity.kind, entity.path, settings)
         if entity.topic is not None:
             topics.check_rules(entity.topic, entity.entity_id, settings)
         record = EntityPut(entity.entity_id, entity.kind, entity.path, settings.to_json())

@@ -16,6 +16,7 @@ from pairbus.engine.stored_message import incoming_of
 from pairbus.errors import EntityNotFound, InvalidEntity, Refusal
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.message import NEVER, Extra, Message
+from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,22 +58,24 @@ class Router:
         if entity.kind == SUBSCRIPTION:
             topic.disconnect(entity)
 
-    def with_checked_targets(self, path: str, settings: Settings) -> Settings:
+    def with_checked_targets(self, kind: int, path: str, settings: Settings) -> Settings:
         """Settings with forwarding targets as they were given, but for slashes around them; refuses targets that cannot be."""
         return replace(
             settings,
-            forward_to=self._checked_target("ForwardTo", path, settings.forward_to),
+            forward_to=self._checked_target("ForwardTo", kind, path, settings.forward_to),
             forward_dead_letters_to=self._checked_target(
-                "ForwardDeadLetteredMessagesTo", path, settings.forward_dead_letters_to
+                "ForwardDeadLetteredMessagesTo", kind, path, settings.forward_dead_letters_to
             ),
         )
 
-    def _checked_target(self, setting: str, path: str, target: str | None) -> str | None:
+    def _checked_target(self, setting: str, kind: int, path: str, target: str | None) -> str | None:
         if not target:
             return None
+        # It may be the entity itself, also while that is being made: what it forwards comes back until its hops are used up.
+        is_itself = canonical(target) == canonical(path)
         entity = self._find(target)
-        # It may be the entity itself: what that forwards comes back until its hops are used up.
-        if entity is None or entity.kind == SUBSCRIPTION:
+        found = kind if is_itself else SUBSCRIPTION if entity is None else entity.kind
+        if found == SUBSCRIPTION:
             refusal = InvalidEntity(f"{setting} of '{path}' is '{target}': no queue or topic has this name.")
             refusal.setting = setting
             raise refusal

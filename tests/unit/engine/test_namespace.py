@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused_and_leaves_no_record(bench: Bench) -> None:
     with pytest.raises(InvalidEntity, match="cannot be changed"):
         bench.namespace.update(entity, Settings(requires_session=True), bench.now)
     with pytest.raises(InvalidEntity, match="no queue or topic"):
-        bench.entity("other", settings=Settings(forward_to="other"))
+        bench.entity("other", settings=Settings(forward_to="missing"))
     with pytest.raises(InvalidEntity, match="no queue or topic"):
         bench.namespace.update(entity, Settings(forward_dead_letters_to="t/Subscriptions/s"), bench.now)
     with pytest.raises(InvalidRule):

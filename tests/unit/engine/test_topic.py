@@ -15,7 +15,7 @@ from pairbus.engine.rules.message_view import MISSING
 from pairbus.engine.rules.sql.values import Duration
 from pairbus.engine.stored_message import MessageFacts, incoming_of
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
-from pairbus.errors import EntityDisabled, NotAllowed
+from pairbus.errors import EntityDisabled, InvalidEntity, NotAllowed
 from pairbus.model.entity import RECEIVE_DISABLED, SEND_DISABLED, Settings
 from pairbus.model.message import Message
 from tests.unit.engine.engine_kit import SECOND, START, Bench, gone, incoming, ping, rule
@@ -465,6 +465,21 @@ def test_a_queue_that_forwards_to_itself_ends_at_the_hop_limit_and_loses_nothing
     dead = next(iter(entity.dead_letter.messages.values())).extra
     assert dead is not None
     assert dead.dead_letter_reason == REASON_HOPS
+
+
+@pytest.mark.promise("B50")
+def test_a_queue_may_be_made_to_forward_to_itself_and_a_subscription_may_not(bench: Bench) -> None:
+    entity = bench.entity("q", settings=Settings(forward_to="/Q", forward_dead_letters_to="q"))
+    assert (entity.settings.forward_to, entity.settings.forward_dead_letters_to) == ("Q", "q")
+    bench.send(entity, "one")
+    bench.pump()
+
+    assert entity.counts().total == entity.counts().transfer_dead_letter + entity.counts().dead_letter == 1
+    path = "t/Subscriptions/s"
+    bench.topic()
+    for wrong in (Settings(forward_to=path), Settings(forward_dead_letters_to=path)):
+        with pytest.raises(InvalidEntity, match=f"'{path}' is '{path}': no queue or topic has this name"):
+            bench.subscription(path, wrong)
 
 
 @pytest.mark.promise("B50")

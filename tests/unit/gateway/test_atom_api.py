@@ -423,7 +423,7 @@ def test_lists_can_only_be_read(bench: Bench, target: str) -> None:
         queue_entry("<IsAnonymousAccessible>true</IsAnonymousAccessible>"),
         queue_entry("<ForwardTo>ftp://host/x</ForwardTo>"),
         queue_entry("<ForwardTo>sb://host/</ForwardTo>"),
-        queue_entry("<ForwardTo>q</ForwardTo>"),
+        queue_entry("<ForwardTo>missing</ForwardTo>"),
         queue_entry("<AuthorizationRules><AuthorizationRule/></AuthorizationRules>"),
         queue_entry("<AuthorizationRules><Other/></AuthorizationRules>"),
         queue_entry(
@@ -563,6 +563,11 @@ def test_forwarding_needs_the_right_to_send_to_the_destination(bench: Bench, acc
     access.asked.clear()
     bench.ask("PUT", f"/q?{VERSION}", queue_entry(forwards), {**headers, **UPDATE})
     assert access.asked == [("mine", "q", MANAGE)]
+    access.asked.clear()
+    made = bench.ask("PUT", f"/loop?{VERSION}", queue_entry("<ForwardTo>loop</ForwardTo>"), headers)
+    assert made.status == 201
+    assert f"<ForwardTo>sb://{HOST}/loop</ForwardTo>" in text_of(made)
+    assert access.asked == [("mine", "loop", MANAGE), ("theirs", "loop", SEND)], "itself is no exception"
 
 
 class Refusing:
