@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.exceptions import (
     MessageAlreadySettled,
     MessageLockLostError,
@@ -51,12 +52,19 @@ _LINK_IS_FINE: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.QUOTA, Failu
 
 
 class AzureInbox:
-    """One backlog queue of the secondary."""
+    """One backlog queue of the secondary, or its dead-letter queue."""
 
     def __init__(
-        self, client: ServiceBusClient, queue: str, clock: Callable[[], int], wall_clock: Callable[[], int]
+        self,
+        client: ServiceBusClient,
+        queue: str,
+        clock: Callable[[], int],
+        wall_clock: Callable[[], int],
+        *,
+        is_dead: bool = False,
     ) -> None:
         self.queue = queue
+        self._which: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if is_dead else {}
         self._client = client
         self._clock = clock
         self._wall_clock = wall_clock
@@ -83,7 +91,7 @@ class AzureInbox:
     def _delivery(self, message: Any) -> Delivery:
         return Delivery(
             int(message.sequence_number or 0),
-            receivers.payload_of(message),
+            receivers.take_payload(message),
             self._steady(message.locked_until_utc),
             _milliseconds(message.enqueued_time_utc),
             message,
@@ -194,7 +202,7 @@ class AzureInbox:
     async def _open(self) -> ServiceBusReceiver:
         if self._receiver is None or not receivers.is_open(self._receiver):
             await self.close()
-            receiver = self._client.get_queue_receiver(self.queue)
+            receiver = self._client.get_queue_receiver(self.queue, **self._which)
             # Reopening is ours to do: the hooks below belong to one link.
             handlers.set_retries(receiver, 0)
             handlers.open_quickly(receiver)

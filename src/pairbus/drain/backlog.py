@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +14,9 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
+from pairbus.drain.azure_ports import AzureInbox
 from pairbus.drain.closing import close_all
+from pairbus.drain.dead_letters import MayRemove, Removal, remove_dead_letters
 from pairbus.drain.hosting import CLOSE_SECONDS, FindNames, build
 from pairbus.drain.lookups.older import FOLLOW_MS
 from pairbus.drain.lookups.search import no_queues
@@ -25,10 +27,11 @@ from pairbus.drain.rules.problems import Problem, refuses_receivers
 from pairbus.drain.rules.restoring import TimeToLivePolicy
 from pairbus.drain.senders import one_line
 from pairbus.drain.shell import Drain
-from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
+from pairbus.errors import OtherPrimaryError, PairingError, UsageError
 from pairbus.pairing import naming, parking
 from pairbus.pairing.client.backlog.management import Management
 from pairbus.pairing.client.sending.limits import BACKLOG_LIMIT_BYTES
+from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk import client_settings
@@ -41,7 +44,6 @@ from pairbus.sdk.management.admin import NoManageRight
 from pairbus.sdk.messages import message_bytes
 
 PAGE: Final = 100
-WAIT_SECONDS: Final = 1.0
 ASK_SECONDS: Final = 15.0
 OPENED_MAX: Final = 10
 """How many backlog queues are opened at a time to see whether they exist."""
@@ -83,10 +85,14 @@ class Redriven:
     moved: int = 0
     missing: dict[str, int] = field(default_factory=dict)
     """Messages that stay, because their destination does not exist in the primary, by destination."""
-    others: dict[str, int] = field(default_factory=dict)
-    """Messages that were not asked for, by their reason."""
+    removal: Removal = field(default_factory=Removal)
+    """What became of the dead-letter queue itself."""
     is_checked: bool = False
     """Whether the primary could be asked for its entities."""
+
+
+def _unseen(_done: int) -> None:
+    """Nobody watches how far it has come."""
 
 
 class Backlog:
@@ -240,7 +246,9 @@ class Backlog:
                     break
         return rows
 
-    async def redrive(self, queue: str, reason: str | None = None) -> Redriven:
+    async def redrive(
+        self, queue: str, reason: str | None = None, progress: Callable[[int], None] = _unseen
+    ) -> Redriven:
         """Put dead-lettered messages back into their backlog queue, at its end: behind younger ones of their session.
 
         A message whose destination does not exist in the primary stays: the drain would dead-letter it again.
@@ -253,11 +261,8 @@ class Backlog:
             client.get_queue_sender(queue) as sender,
         ):
 
-            async def send_back(message: Any, found: str | None) -> bool:
+            async def send_back(payload: bytes, found: str | None) -> bool:
                 nonlocal moved
-                payload = receivers.payload_of(message)
-                if payload is None:
-                    return False
                 path = Browsed.of(payload).text_property(parking.ALIAS_PATH) or ""
                 if found == DESTINATION_NOT_FOUND and await destinations.is_missing(path):
                     missing[path] += 1
@@ -269,8 +274,8 @@ class Backlog:
                 moved += 1
                 return True
 
-            others = await _remove_dead(client, queue, reason, send_back)
-        return Redriven(moved, dict(missing), others, destinations.is_reachable)
+            done = await _remove(client, queue, reason, send_back, progress)
+        return Redriven(moved, dict(missing), done, destinations.is_reachable)
 
     @asynccontextmanager
     async def _destinations(self) -> AsyncIterator[_Destinations]:
@@ -280,18 +285,16 @@ class Backlog:
         async with self._client(self._primary) as client:
             yield _Destinations(client)
 
-    async def purge(self, queue: str, reason: str | None = None) -> tuple[int, dict[str, int]]:
-        """Remove dead-lettered messages for good; how many, and how many others stay, by their reason."""
-        removed = 0
+    async def purge(
+        self, queue: str, reason: str | None = None, progress: Callable[[int], None] = _unseen
+    ) -> Removal:
+        """Remove dead-lettered messages for good."""
 
-        async def count(_message: Any, _found: str | None) -> bool:
-            nonlocal removed
-            removed += 1
+        async def agree(_payload: bytes, _found: str | None) -> bool:
             return True
 
         async with self._client(self._secondary) as client:
-            others = await _remove_dead(client, queue, reason, count)
-        return removed, others
+            return await _remove(client, queue, reason, agree, progress)
 
     async def drain(
         self,
@@ -352,31 +355,18 @@ async def _receiver(client: ServiceBusClient, queue: str, is_dead: bool) -> Asyn
         yield receiver
 
 
-async def _remove_dead(
+async def _remove(
     client: ServiceBusClient,
     queue: str,
     reason: str | None,
-    may_remove: Callable[[Any, str | None], Awaitable[bool]],
-) -> dict[str, int]:
-    """Complete the dead-lettered messages of a queue that ``may_remove`` says yes to, given a message and its reason.
-
-    Only messages with ``reason`` are asked about. Returns how many have another one, by their reason.
-    """
-    others: Counter[str] = Counter()
-    kept: list[Any] = []
-    async with _receiver(client, queue, True) as receiver:
-        while page := await receiver.receive_messages(max_message_count=PAGE, max_wait_time=WAIT_SECONDS):
-            for message in page:
-                found = _reason(message)
-                if reason is not None and found != reason:
-                    others[found or "no reason"] += 1
-                elif await may_remove(message, found):
-                    await receiver.complete_message(message)
-                    continue
-                kept.append(message)
-        for message in kept:
-            await receiver.abandon_message(message)
-    return dict(others)
+    may_remove: MayRemove,
+    progress: Callable[[int], None],
+) -> Removal:
+    inbox = AzureInbox(client, queue, steady_ms, wall_ms, is_dead=True)
+    try:
+        return await remove_dead_letters(inbox, reason, may_remove, steady_ms, progress)
+    finally:
+        await inbox.close()
 
 
 class _Destinations:
@@ -403,14 +393,6 @@ class _Destinations:
                 self._missing[key] = failure is Failure.NOT_FOUND
                 self.is_reachable = failure not in (Failure.CONNECTION, Failure.TIMEOUT)
         return self._missing[key]
-
-
-def _reason(message: Any) -> str | None:
-    payload = receivers.payload_of(message)
-    try:
-        return None if payload is None else parking.dead_letter_reason(payload)
-    except (PairbusError, ValueError, LookupError):
-        return None
 
 
 def row_of(queue: str, browsed: Browsed) -> MessageRow:

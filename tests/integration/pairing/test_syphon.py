@@ -189,6 +189,24 @@ def test_set_aside_messages_can_be_sent_round_again_and_removed(pair: Pair) -> N
     assert pairbus(pair, "backlog", "purge", BACKLOG, "--yes").returncode == 1
 
 
+def test_messages_are_redriven_once_while_a_syphon_dead_letters_them_again_at_once(pair: Pair) -> None:
+    batch = [message(b"lost", [], f"lost-{number}") for number in range(5)]
+    batch += [message(b"nowhere", [("x-ms-path", sections.encode_text("gone"))], "nowhere")]
+    with paired(pair, options(enable_syphon=True)) as client:
+        send_raw(pair.secondary, BACKLOG, batch)
+        wait_until(lambda: client.statistics().set_aside == 6, "dead-lettered")
+
+        moved = pairbus(pair, "backlog", "redrive", BACKLOG)
+        wait_until(lambda: client.statistics().set_aside == 11, "dead-lettered again")
+
+        assert moved.returncode == 0, moved.stderr
+        assert "5 messages back in" in moved.stdout
+        assert "1 message left: the primary has no entity 'gone'" in moved.stderr
+        purged = pairbus(pair, "backlog", "purge", BACKLOG, "--yes", "--reason", "NotFromPairedNamespace")
+        assert "5 messages of" in purged.stdout, purged.stderr
+        assert "1 message left: dead-lettered for other reasons: DestinationNotFound (1)" in purged.stderr
+
+
 EVERY_TYPE = {
     name: encode_value(value)
     for name, value in {

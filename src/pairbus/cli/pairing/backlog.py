@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,7 +13,7 @@ import click
 from pairbus.cli.kit.errors import Missing
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, is_given, json_option, option, parameters_of
-from pairbus.cli.kit.output import show, table_lines, terminal_columns
+from pairbus.cli.kit.output import progress_bar, show, table_lines, terminal_columns
 from pairbus.cli.kit.pair import PairFlags, delivered_text, run
 from pairbus.cli.kit.places import check_directory
 from pairbus.cli.pairing.syphon import reporter
@@ -25,6 +25,7 @@ from pairbus.reports.text import many
 
 if TYPE_CHECKING:
     from pairbus.drain.backlog import Backlog, MessageRow, QueueRow
+    from pairbus.drain.dead_letters import Removal
 
 EPILOG: Final = """\b
 Examples:
@@ -198,32 +199,67 @@ class RedriveFlags:
     group=backlog,
 )
 def redrive(flags: RedriveFlags) -> int:
-    """Put dead-lettered messages of QUEUE back into it, to be drained again.
+    """Put the dead-lettered messages of QUEUE that are there at the start back into it, to be drained again.
 
     Messages stay where they are while their destination does not exist in the primary. The others go to the end of the queue: behind
     younger messages of their session.
     """
-    done = _with_backlog(lambda opened: opened.redrive(flags.queue, flags.reason), flags.queue)
+    with progress_bar("redriving") as progress:
+        done = _with_backlog(
+            lambda opened: opened.redrive(flags.queue, flags.reason, lambda count: progress(count, 0)),
+            flags.queue,
+        )
     for path, count in sorted(done.missing.items()):
         click.echo(
             f"{many(count, 'message')} left: the primary has no entity {path!r}; create it, then redrive again",
             err=True,
         )
+    if not done.moved and not done.missing:
+        return _nothing(flags.queue, flags.reason, done.removal)
+    _say_left(flags.queue, done.removal)
     if done.moved:
         if not done.is_checked:
             click.echo("the primary could not be asked whether their destinations exist now", err=True)
         click.echo(f"{many(done.moved, 'message')} back in {flags.queue}")
-        return 0
-    return 1 if done.missing else _nothing(flags.queue, flags.reason, done.others)
+    return 0 if done.moved else 1
 
 
-def _nothing(queue: str, reason: str | None, others: dict[str, int]) -> int:
-    found = ", ".join(f"{name} ({count})" for name, count in sorted(others.items())) or "none"
+def _nothing(queue: str, reason: str | None, done: Removal) -> int:
+    found = _reasons(done) or "none"
     wanted = f" as {reason!r}" if reason is not None else ""
-    click.echo(
-        f"no message of {queue} was dead-lettered{wanted}; reasons there: {safe_text(found)}", err=True
-    )
+    click.echo(f"no message of {queue} was dead-lettered{wanted}; reasons there: {found}", err=True)
+    _say_left(queue, replace(done, others={}))
     return 1
+
+
+def _reasons(done: Removal) -> str:
+    return safe_text(", ".join(f"{name} ({count})" for name, count in sorted(done.others.items())))
+
+
+def _say_left(queue: str, done: Removal) -> None:
+    """Say what stays in the dead-letter queue, and why."""
+    lines = []
+    if done.others:
+        lines.append(
+            f"{many(sum(done.others.values()), 'message')} left: dead-lettered for other reasons: {_reasons(done)}"
+        )
+    if done.unconfirmed:
+        lines.append(
+            f"{many(done.unconfirmed, 'message')} may still be dead-lettered: the namespace did not confirm that they are removed"
+        )
+    if done.has_later:
+        lines.append(
+            f"messages that were dead-lettered meanwhile are left: `pairbus backlog explain {queue}` shows why"
+        )
+    if done.is_full:
+        from pairbus.drain.dead_letters import HELD_MAX
+
+        lines.append(
+            f"{HELD_MAX:,} messages stay, and those behind them were not looked at: redrive or purge the "
+            "first ones, then run the command again"
+        )
+    for line in lines:
+        click.echo(line, err=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,16 +269,20 @@ class PurgeFlags(RedriveFlags):
 
 @command(PurgeFlags, f"{EXAMPLE}purge contoso/x-servicebus-transfer/3 --yes\n", group=backlog)
 def purge(flags: PurgeFlags) -> int:
-    """Delete dead-lettered messages of QUEUE for good."""
+    """Delete the dead-lettered messages of QUEUE that are there at the start, for good."""
     queue = flags.queue
     if not flags.yes:
         raise UsageError(
             f"this deletes dead-lettered messages of {queue} for good: look with `explain`, then add --yes"
         )
-    removed, others = _with_backlog(lambda opened: opened.purge(queue, flags.reason), queue)
-    if not removed:
-        return _nothing(queue, flags.reason, others)
-    click.echo(f"{many(removed, 'message')} of {queue} deleted")
+    with progress_bar("deleting") as progress:
+        done = _with_backlog(
+            lambda opened: opened.purge(queue, flags.reason, lambda count: progress(count, 0)), queue
+        )
+    if not done.removed and not done.unconfirmed:
+        return _nothing(queue, flags.reason, done)
+    _say_left(queue, done)
+    click.echo(f"{many(done.removed, 'message')} of {queue} deleted")
     return 0
 
 

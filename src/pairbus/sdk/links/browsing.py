@@ -7,7 +7,7 @@ The SDK decodes what it browses into values without types, and it has no name fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -158,6 +158,11 @@ async def bounds(receiver: Any) -> tuple[int, int]:
         page = await page_of(receiver, number, 1)
         return page[0].sequence_number if page else None
 
+    return await bounds_by(first_from)
+
+
+async def bounds_by(first_from: Callable[[int], Awaitable[int | None]]) -> tuple[int, int]:
+    """The same, given what finds the first sequence number at or after a number."""
     first = await first_from(1)
     if first is None:
         return 1, 0

@@ -84,9 +84,9 @@ def is_open(receiver: Any) -> bool:
     return bool(receiver._running)
 
 
-def payload_of(message: Any) -> bytes | None:
-    """The bytes of a received message; None when they were not kept."""
-    payload = getattr(message, "_pairbus_payload", None)
+def take_payload(message: Any) -> bytes | None:
+    """The bytes of a received message; None when they were not kept. The message keeps them no longer."""
+    payload = vars(message).pop("_pairbus_payload", None)
     return payload if isinstance(payload, bytes) else None
 
 
