@@ -19,12 +19,13 @@ def option(help: str = "", default: Any = None, *, flag: str = "", **settings: A
         help: Its help text.
         default: Its value when it is not given; shown in the help text unless it is None, False or empty.
         flag: Its name on the command line where it is not the field's; ``--on/--off`` for a switch with two names.
-        settings: ``metavar``, ``minimum``, ``maximum`` (which needs a minimum), ``choices``, ``parse``, ``required``, ``envvar``.
+        settings: ``metavar``, ``minimum``, ``maximum`` (which needs a minimum), ``choices``, ``parse``, ``required``, ``envvar``,
+            ``may_be_empty``: an empty text is a value, and not a mistake.
     """
     return field(default=default, metadata={FLAG: {"help": help, "flag": flag, **settings}})
 
 
 def argument(**settings: Any) -> Any:
-    """A field that is an argument; ``settings`` are click's (``required``, ``nargs``, ``metavar``) or ``choices``."""
+    """A field that is an argument; ``settings`` are click's (``required``, ``nargs``, ``metavar``), ``choices`` or ``may_be_empty``."""
     default = None if settings.get("required") is False else MISSING
     return field(default=default, metadata={FLAG: {"is_argument": True, **settings}})

@@ -78,7 +78,7 @@ def test_every_outage_can_be_asked_for() -> None:
     assert set(fault.type.choices) == {AUTO, *OUTAGES}
 
 
-@pytest.mark.parametrize("given", [("--primary", "a/b"), ("--secondary", "-x"), ("--primary", "")])
+@pytest.mark.parametrize("given", [("--primary", "a/b"), ("--secondary", "-x")])
 def test_up_refuses_the_name_of_a_namespace_before_it_starts_one(
     given: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

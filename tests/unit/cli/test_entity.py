@@ -211,7 +211,6 @@ def test_refusals_are_one_line_and_exit_code_3(bench: Bench) -> None:
         ("create", "subscription", "t"),
         ("create", "rule", "t/Subscriptions/s/Rules/r", "--set", "status=Active"),
         ("show", "t/Subscriptions"),
-        ("show", ""),
         ("update", "t/Subscriptions/s/Rules/r", "--set", "a=b"),
     ],
 )

@@ -81,6 +81,47 @@ def test_every_numeric_option_refuses_what_is_no_number(path: str, flag: str, nu
         parameter.type(number, parameter, None)
 
 
+TEXTS = [
+    (path, parameter)
+    for path, command in ALL.items()
+    for parameter in command.params
+    if not (isinstance(parameter, click.Option) and parameter.is_flag)
+    and parameter.type is not click.UNPROCESSED
+]
+EMPTY = {("pairbus send", name) for name in ("body", "subject", "content_type")}
+"""What a message may have empty."""
+
+
+@pytest.mark.parametrize(
+    ("path", "parameter"), TEXTS, ids=[f"{path} {parameter.name}" for path, parameter in TEXTS]
+)
+def test_an_empty_value_is_wrong_usage(path: str, parameter: click.Parameter) -> None:
+    """``--ready-file "$FILE"`` without the variable would take the namespace of the environment."""
+    words = path.split()[1:]
+    if isinstance(parameter, click.Option):
+        words += [parameter.opts[0], ""]
+    else:
+        for other in ALL[path].params:
+            if isinstance(other, click.Argument) and (other.required or other is parameter):
+                choices = getattr(other.type, "choices", ["name"])
+                words.append("" if other is parameter else choices[0])
+    if isinstance(ALL[path], click.Group):
+        words.append(ALL[path].list_commands(click.Context(ALL[path]))[0])  # type: ignore[attr-defined]
+
+    if (path, parameter.name) in EMPTY:
+        assert parameter.process_value(click.Context(ALL[path]), "") == ""
+        return
+    result = CliRunner().invoke(roots.root, words, prog_name="pairbus")
+
+    assert result.exit_code == 2, result.output
+    shown = (
+        parameter.opts[0]
+        if isinstance(parameter, click.Option)
+        else parameter.make_metavar(click.Context(ALL[path]))
+    )
+    assert f"Invalid value for '{shown}'" in result.output
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_completion_prints_a_script_that_asks_pairbus(shell: str) -> None:
     result = CliRunner().invoke(roots.root, ["completion", shell], prog_name="pairbus")

@@ -80,8 +80,9 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
     )
     if choices:
         settings["type"] = click.Choice(list(choices))
+    may_be_empty = settings.pop("may_be_empty", False)
     if settings.pop("is_argument", False):
-        return click.Argument([one.name], **settings)
+        return click.Argument([one.name], callback=_callback(may_be_empty=may_be_empty), **settings)
     flag = settings.pop("flag") or "--" + one.name.replace("_", "-")
     if not settings.get("required"):  # click takes a default of None for a value, and then nothing is missing
         settings["default"] = None if is_many else _default(one.default)
@@ -90,8 +91,9 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
     settings["multiple"] = is_many
     minimum, maximum = settings.pop("minimum", None), settings.pop("maximum", None)
     parse: Parse | None = settings.pop("parse", None) or (_length if hint is timedelta else None)
+    settings["callback"] = _callback(parse, may_be_empty=may_be_empty)
     if parse is not None:
-        settings["callback"] = _callback(parse)
+        pass  # the callback makes a value of the text
     elif hint is bool and "/" not in flag:
         settings["is_flag"] = True
     elif hint is int:
@@ -142,14 +144,32 @@ def _plain(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _callback(parse: Parse) -> Callable[[click.Context, click.Parameter, str | None], object]:
-    def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> object:
+def _callback(
+    parse: Parse | None = None, *, may_be_empty: bool
+) -> Callable[[click.Context, click.Parameter, Any], object]:
+    """Checks a value that a person gave, and makes what it stands for of its text."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> object:
+        if not may_be_empty and _is_typed(ctx, param):
+            _check_not_empty(ctx, param, value)
+        if parse is None or value is None:
+            return value
         try:
-            return None if value is None else parse(value)
+            return parse(value)
         except (UsageError, ValueError) as error:
             raise click.BadParameter(str(error), ctx, param) from None
 
     return callback
+
+
+def _is_typed(ctx: click.Context, param: click.Parameter) -> bool:
+    return ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+
+
+def _check_not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Refuse an empty text: it comes from a shell variable that is not set, and the command would take another file or namespace."""
+    if "" in (value if isinstance(value, tuple) else (value,)):
+        raise click.BadParameter("it is empty: is a variable of the shell not set?", ctx, param)
 
 
 def _length(text: str) -> timedelta:
