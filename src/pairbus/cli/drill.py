@@ -74,7 +74,7 @@ def drill(flags: DrillFlags) -> int:
         raise UsageError("--at and --in both say when it begins: give one")
     console = Console(stderr=flags.as_json, highlight=False)
     options = flags.options()
-    with refusals():
+    with refusals(flags):
         card = _hold(options, _seconds_ahead(flags), console)
     if card is None:
         click.echo("called off before it began", err=True)

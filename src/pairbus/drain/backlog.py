@@ -42,6 +42,7 @@ from pairbus.sdk.links import handlers, receivers
 from pairbus.sdk.links.browsing import Browsed, page_of
 from pairbus.sdk.management.admin import NoManageRight
 from pairbus.sdk.messages import message_bytes
+from pairbus.sdk.place import errors_of
 
 PAGE: Final = 100
 ASK_SECONDS: Final = 15.0
@@ -117,12 +118,19 @@ class Backlog:
         self._addresses = first.hosts if first else ()
         second = parse_connection_string(secondary, "secondary")
         self._secondary, self._host = second.text, second.host
+        self._shown = ",".join(second.hosts)
         self._count = count
         self._trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file else {}
 
     def _client(self, connection_string: str) -> ServiceBusClient:
         client: ServiceBusClient = connect(ServiceBusClient, connection_string, retry_total=1, **self._trust)
         return client
+
+    @asynccontextmanager
+    async def _of_the_secondary(self) -> AsyncIterator[ServiceBusClient]:
+        with errors_of(f"the secondary {self._shown}"):
+            async with self._client(self._secondary) as client:
+                yield client
 
     def names(self) -> list[str]:
         """The names of the usual backlog queues, whether they exist or not."""
@@ -136,7 +144,7 @@ class Backlog:
         Raises:
             PairingError: The key may not list queues, and there are no names.
         """
-        async with self._client(self._secondary) as client:
+        async with self._of_the_secondary() as client:
             management = Management(AsyncioRuntime(), client, self._trust, self._host)
             try:
                 found = await management.backlog_queues(self.name)
@@ -157,7 +165,7 @@ class Backlog:
 
     async def appeared(self, known: Collection[str]) -> list[QueueRow]:
         """Backlog queues that are not among the known ones, given by their ``entity_key``; without counts."""
-        async with self._client(self._secondary) as client:
+        async with self._of_the_secondary() as client:
             management = Management(AsyncioRuntime(), client, self._trust, self._host)
             try:
                 found = await management.backlog_queues(self.name)
@@ -177,7 +185,7 @@ class Backlog:
 
     async def nothing_found(self) -> tuple[str, bool]:
         """A sentence about a secondary without backlog queues of this primary, and whether it has those of others."""
-        async with self._client(self._secondary) as client:
+        async with self._of_the_secondary() as client:
             management = Management(AsyncioRuntime(), client, self._trust, self._host)
             try:
                 others = await management.primaries()
@@ -238,7 +246,7 @@ class Backlog:
         """Messages of one queue, or of its dead-letter queue, browsed without locking them."""
         rows: list[MessageRow] = []
         position = 1
-        async with self._client(self._secondary) as client, _receiver(client, queue, is_dead) as receiver:
+        async with self._of_the_secondary() as client, _receiver(client, queue, is_dead) as receiver:
             while page := await page_of(receiver, position, min(PAGE, limit - len(rows))):
                 rows += [row_of(queue, browsed) for browsed in page]
                 position = max(position, page[-1].sequence_number) + 1
@@ -256,7 +264,7 @@ class Backlog:
         moved = 0
         missing: Counter[str] = Counter()
         async with (
-            self._client(self._secondary) as client,
+            self._of_the_secondary() as client,
             self._destinations() as destinations,
             client.get_queue_sender(queue) as sender,
         ):
@@ -293,7 +301,7 @@ class Backlog:
         async def agree(_payload: bytes, _found: str | None) -> bool:
             return True
 
-        async with self._client(self._secondary) as client:
+        async with self._of_the_secondary() as client:
             return await _remove(client, queue, reason, agree, progress)
 
     async def drain(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,9 @@ from pairbus.errors import SameNamespaceError, UsageError
 from pairbus.sdk.connection_string import AMQP_PORT, AMQPS_PORT, split_host
 
 TRANSFER_SEGMENT: Final = "x-servicebus-transfer"
+PORT_MAX: Final = 65_535
+_HOST: Final = re.compile(r"\[[0-9a-f:.%\w]+\]|\w(?:[\w.-]{0,251}\w)?")
+"""A name in the form that ``split_host`` gives it: an address of IPv6 is in brackets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,16 @@ def identity_of(host: str) -> str:
     name, port = split_host(host)
     if not name:
         raise UsageError(f"the address {host!r} names no host: give a host or host:port")
+    # A mistyped alias would send the messages of that address to the dead-letter queue.
+    if not _HOST.fullmatch(name) or (port and not _is_port(port)):
+        raise UsageError(
+            f"{host!r} can be no address: give a host or host:port, with a port from 1 to {PORT_MAX}"
+        )
     return name if port in ("", str(AMQP_PORT), str(AMQPS_PORT)) else f"{name}:{port}"
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and 1 <= int(text) <= PORT_MAX
 
 
 def check_different(primary: str | Sequence[str], secondary: str | Sequence[str]) -> None:

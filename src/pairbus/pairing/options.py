@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 BACKLOG_QUEUE_COUNT_DEFAULT: Final = 10
+BACKLOG_QUEUE_COUNT_MAX: Final = 10_000
+"""Most backlog queues of a pair: a namespace of Service Bus has no more queues."""
 FAILOVER_INTERVAL_DEFAULT: Final = timedelta(seconds=5)
 FAILOVER_INTERVAL_RETIRED: Final = timedelta(minutes=1)
 FAILOVER_INTERVAL_MAX: Final = timedelta(minutes=60)
@@ -43,7 +45,7 @@ class SendAvailabilityOptions:
     """How a paired sender behaves when its primary stops answering. One object may serve any number of clients.
 
     Args:
-        backlog_queue_count: How many backlog queues stand in the secondary namespace.
+        backlog_queue_count: How many backlog queues stand in the secondary namespace, 1 to 10,000.
         failover_interval: How long sends to an entity must have failed before they go to the backlog. Zero
             detours the failing send itself.
         ping_primary_interval: How often a failed-over entity is asked whether it is back.
@@ -83,7 +85,7 @@ class SendAvailabilityOptions:
     spool_max_age: timedelta = SPOOL_AGE_DEFAULT
 
     def __post_init__(self) -> None:
-        _check_count("backlog_queue_count", self.backlog_queue_count)
+        _check_count("backlog_queue_count", self.backlog_queue_count, BACKLOG_QUEUE_COUNT_MAX)
         _check_count("healthy_pings", self.healthy_pings)
         _check_duration("failover_interval", self.failover_interval, timedelta(0), FAILOVER_INTERVAL_MAX)
         check_ping_interval(self.ping_primary_interval)
@@ -124,12 +126,13 @@ def milliseconds(value: timedelta) -> int:
     return value // timedelta(milliseconds=1)
 
 
-def _check_count(field: str, value: object) -> None:
+def _check_count(field: str, value: object, most: int | None = None) -> None:
+    wanted = "of at least 1" if most is None else f"from 1 to {most:,}"
     # True is an int to Python and never meant as one here.
     if not isinstance(value, int) or isinstance(value, bool):
-        raise WrongTypeError(f"{field} is {value!r}: give a whole number of at least 1")
-    if value < 1:
-        raise UsageError(f"{field} is {value}: give at least 1")
+        raise WrongTypeError(f"{field} is {value!r}: give a whole number {wanted}")
+    if value < 1 or (most is not None and value > most):
+        raise UsageError(f"{field} is {value}: give " + ("at least 1" if most is None else wanted))
 
 
 def _check_duration(field: str, value: object, least: timedelta, most: timedelta) -> None:

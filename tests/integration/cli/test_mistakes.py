@@ -91,6 +91,28 @@ def left(tmp_path: Path) -> Path:
 
 @pytest.mark.promise("M15")
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["backlog", "list"],
+        ["backlog", "purge", "a/x-servicebus-transfer/0", "--yes"],
+        ["backlog", "redrive", "a/x-servicebus-transfer/0"],
+        ["backlog", "drain", "a/x-servicebus-transfer/0"],
+        ["syphon", "--engine", "local", "--once"],
+    ],
+)
+def test_an_unreachable_namespace_of_a_pair_is_named_with_its_address(command: list[str]) -> None:
+    environment = {"PAIRBUS_PRIMARY": f"{NOBODY};Namespace=a", "PAIRBUS_SECONDARY": NOBODY}
+
+    mistake(
+        *command,
+        code=REFUSED,
+        says=("the secondary 127.0.0.1:1: the namespace could not be reached", "is it running"),
+        environment=environment,
+    )
+
+
+@pytest.mark.promise("M15")
+@pytest.mark.parametrize(
     "command", [["send", "orders", "hello"], ["peek", "orders"], ["receive", "orders", "--wait", "1"]]
 )
 def test_a_wrong_key_on_messages(command: list[str], wrong_key: dict[str, str]) -> None:

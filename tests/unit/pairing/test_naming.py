@@ -96,6 +96,27 @@ def test_aliases_are_a_list_of_addresses() -> None:
         naming.PrimaryIdentity.make("a", [""])
 
 
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "a:b:c",
+        "h:99999",
+        "h:0",
+        "h:x",
+        "h:\u0665",
+        "two hosts",
+        "a,b",
+        "-h",
+        "h-",
+        "user@h",
+        "[a:b:c]:1",
+    ],
+)
+def test_an_alias_that_can_be_no_address_is_refused(alias: str) -> None:
+    with pytest.raises(UsageError, match="can be no address"):
+        naming.PrimaryIdentity.make("a", [alias])
+
+
 def test_backlog_queues_are_named_by_primary_and_index() -> None:
     assert naming.backlog_queue("contoso", 3) == "contoso/x-servicebus-transfer/3"
     assert naming.backlog_index("contoso", "contoso/x-servicebus-transfer/12") == 12

@@ -28,6 +28,7 @@ def test_defaults_keep_a_program_sending() -> None:
     ("field", "value"),
     [
         ("backlog_queue_count", 0),
+        ("backlog_queue_count", 10_001),
         ("backlog_queue_count", True),
         ("backlog_queue_count", 2.5),
         ("backlog_queue_count", "10"),

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Final
 import click
 
 from pairbus.model.text import safe_text
+from pairbus.sdk.place import place_of
 
 if TYPE_CHECKING:
     from azure.core.exceptions import HttpResponseError
@@ -89,7 +90,15 @@ def service_sentence(error: HttpResponseError) -> str:
 
 
 def way_out(error: BaseException) -> str | None:
-    """One line for an error of reaching a namespace or of its key, with the way out. None for any other error."""
+    """One line for an error of reaching a namespace or of its key, with the way out. None for any other error.
+
+    It begins with the namespace where that is known, as it is for one of a pair.
+    """
+    line, place = _way_out(error), place_of(error)
+    return f"{place}: {line}" if line and place else line
+
+
+def _way_out(error: BaseException) -> str | None:
     chain = list(causes(error))
     names = {cls.__name__ for cause in chain for cls in type(cause).__mro__}
     names.update(match.group(1) for match in _TRACE_LINE.finditer(str(error)))

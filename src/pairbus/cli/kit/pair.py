@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +16,38 @@ from pairbus.cli.kit.namespace import connection_of
 from pairbus.cli.kit.options import option
 from pairbus.cli.kit.output import silence_logs
 from pairbus.errors import PairingError, UsageError
+from pairbus.pairing.naming import identity_of
+from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, BACKLOG_QUEUE_COUNT_MAX
+from pairbus.sdk.place import errors_of, place_of
 
 if TYPE_CHECKING:
     from pairbus.drain.backlog import Backlog
     from pairbus.pairing.statistics import Counters
 
 _Result = TypeVar("_Result")
+
+
+def alias_option(
+    help: str = "Another address of the primary, for instance where it ran before it moved.",
+) -> Any:
+    """The option ``--primary-alias``."""
+    return option(help, (), flag="--primary-alias", metavar="HOST[:PORT]", parse=_check_aliases)
+
+
+def _check_aliases(addresses: Any) -> Any:
+    for address in addresses:
+        identity_of(address)
+    return addresses
+
+
+def queues_option() -> Any:
+    """The option ``--queues``."""
+    return option(
+        "How many backlog queues. Give it with a key that may not list queues.",
+        BACKLOG_QUEUE_COUNT_DEFAULT,
+        minimum=1,
+        maximum=BACKLOG_QUEUE_COUNT_MAX,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +98,19 @@ class PairFlags:
         secondary = self._needed("secondary")
         return Backlog(primary, secondary, self.namespace, queues, ca_file=self.ca_file())
 
+    @property
+    def addresses(self) -> str:
+        """Both namespaces with their addresses, for an error that may be about either."""
+        from pairbus.sdk.connection_string import parse_connection_string
+
+        found = []
+        for name, text in (("primary", self.primary), ("secondary", self.secondary)):
+            with suppress(UsageError):
+                if text:
+                    hosts = parse_connection_string(text, name).hosts
+                    found.append(f"the {name} {','.join(hosts)}")
+        return " or ".join(found)
+
     def _needed(self, name: str) -> str:
         value: str | None = getattr(self, name)
         if not value:
@@ -85,19 +124,22 @@ def delivered_text(counters: Counters) -> str:
     return f"{counters.restored} {noun} delivered, {counters.set_aside} dead-lettered"
 
 
-def run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run to the end. A refusal of the namespace becomes one line for a person."""
+def run(work: Coroutine[Any, Any, _Result], pair: PairFlags) -> _Result:
+    """Run to the end. A refusal of a namespace becomes one line for a person."""
     silence_logs("azure")
-    with refusals():
+    with refusals(pair):
         return asyncio.run(work)
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """Turn errors of the official client into one line with the way out."""
+def refusals(pair: PairFlags) -> Iterator[None]:
+    """Turn errors of the official client into one line that names the namespace, with the way out."""
     from azure.core.exceptions import AzureError
 
     try:
-        yield
+        with errors_of(pair.addresses):
+            yield
     except AzureError as error:
-        raise PairingError(way_out(error) or f"the namespace refused: {one_line(error)}") from error
+        raise PairingError(
+            way_out(error) or f"{place_of(error)}: the namespace refused: {one_line(error)}"
+        ) from error

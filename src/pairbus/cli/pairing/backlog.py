@@ -14,7 +14,7 @@ from pairbus.cli.kit.errors import Missing
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, is_given, json_option, option, parameters_of
 from pairbus.cli.kit.output import progress_bar, show, table_lines, terminal_columns
-from pairbus.cli.kit.pair import PairFlags, delivered_text, run
+from pairbus.cli.kit.pair import PairFlags, alias_option, delivered_text, queues_option, run
 from pairbus.cli.kit.places import check_directory
 from pairbus.cli.pairing.syphon import reporter
 from pairbus.errors import UsageError
@@ -50,9 +50,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True)
 class BacklogFlags(PairFlags):
-    queues: int = option(
-        "How many backlog queues. Give it with a key that may not list queues.", 10, minimum=1
-    )
+    queues: int = queues_option()
 
 
 def _keep_flags(**values: Any) -> None:
@@ -85,7 +83,7 @@ def _with_backlog(work: Callable[[Backlog], Awaitable[_Result]], *queues: str) -
                     )
         return await work(opened)
 
-    return run(checked())
+    return run(checked(), flags)
 
 
 def _show(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> int:
@@ -291,12 +289,7 @@ class DrainFlags:
     queues: tuple[str, ...] = argument(nargs=-1)
     extra: bool = option("Drain the queues beyond the count.", False)
     ledger: str | None = option("Directory for the file of sends in doubt.", metavar="DIR")
-    primary_aliases: tuple[str, ...] = option(
-        "Another address of the primary, for instance where it ran before it moved.",
-        (),
-        flag="--primary-alias",
-        metavar="HOST[:PORT]",
-    )
+    primary_aliases: tuple[str, ...] = alias_option()
 
 
 @command(DrainFlags, f"{EXAMPLE}drain --extra\n", group=backlog)

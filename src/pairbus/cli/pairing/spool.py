@@ -15,8 +15,9 @@ import click
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import progress_bar, show, silence_logs, stop_on_signals, table_lines
-from pairbus.cli.kit.pair import PairFlags, refusals
+from pairbus.cli.kit.pair import PairFlags, alias_option, refusals
 from pairbus.errors import UsageError
+from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, BACKLOG_QUEUE_COUNT_MAX
 from pairbus.reports.text import duration_text, many
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class ReplayFlags(PairFlags):
         "How many backlog queues.  [default: as many as the program has that wrote the spool]",
         None,
         minimum=1,
+        maximum=BACKLOG_QUEUE_COUNT_MAX,
     )
     order: Literal["relaxed", "session", "partition"] | None = option(
         "The order of sessions to keep, behind messages of them in the backlog.  [default: that of the program that wrote the spool]",
@@ -114,12 +116,7 @@ class ReplayFlags(PairFlags):
     )
     undeliverable: bool = option("Try messages again that a namespace has refused.", False)
     timeout: float = option("Stop when nothing was replayed for this many seconds.", 60.0, minimum=1.0)
-    primary_aliases: tuple[str, ...] = option(
-        "Another address of the primary, for instance where it ran before it moved.",
-        (),
-        flag="--primary-alias",
-        metavar="HOST[:PORT]",
-    )
+    primary_aliases: tuple[str, ...] = alias_option()
 
 
 @command(ReplayFlags, f"{EXAMPLE}replay /var/lib/shop/spool\n", group=spool)
@@ -148,7 +145,7 @@ def replay(flags: ReplayFlags) -> int:
     silence_logs("azure", "pairbus")
     ca_file = flags.ca_file()
     trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file is not None else {}
-    with refusals():
+    with refusals(flags):
         client = PairedServiceBusClient.from_connection_strings(
             primary,
             secondary,
@@ -180,7 +177,7 @@ def replay_options(
     order: Literal["relaxed", "session", "partition"] | None = None,
 ) -> SendAvailabilityOptions:
     """The options of a client that replays spools as the programs would that wrote them."""
-    from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, SendAvailabilityOptions
+    from pairbus.pairing.options import SendAvailabilityOptions
     from pairbus.spool.file import stricter
 
     free = [one.about for one in spools if not one.is_in_use]

@@ -16,7 +16,7 @@ import click
 
 from pairbus.cli.kit.options import command, is_given, json_option, option, values_of
 from pairbus.cli.kit.output import status, stop_on_signals
-from pairbus.cli.kit.pair import PairFlags, delivered_text, run
+from pairbus.cli.kit.pair import PairFlags, alias_option, delivered_text, queues_option, refusals, run
 from pairbus.cli.kit.places import check_directory
 from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import OtherPrimaryError, UsageError
@@ -73,12 +73,9 @@ class SyphonFlags(PairFlags):
     )
     settings: tuple[str, ...] = conf_option()
     tasks: int | None = option("How many Spark tasks drain.  [default: the cluster's cores]", minimum=1)
-    primary_aliases: tuple[str, ...] = option(
+    primary_aliases: tuple[str, ...] = alias_option(
         "Another address of the primary: a second name of its host, another port, or where it ran before it moved. "
-        "Messages parked for that address are drained too; all others go to the dead-letter queue (OtherPrimary).",
-        (),
-        flag="--primary-alias",
-        metavar="HOST[:PORT]",
+        "Messages parked for that address are drained too; all others go to the dead-letter queue (OtherPrimary)."
     )
     once: bool = option("Stop when all messages that were in the backlog at the start are delivered.", False)
     order: Literal["relaxed", "session", "partition"] = option(
@@ -91,9 +88,7 @@ class SyphonFlags(PairFlags):
         FOLLOW_SECONDS,
         minimum=1,
     )
-    queues: int = option(
-        "How many backlog queues. Give it with a key that may not list queues.", 10, minimum=1
-    )
+    queues: int = queues_option()
     extra: bool = option("Drain backlog queues beyond that number too.", False)
     not_found: Literal["dead-letter", "wait"] = option(
         "What to do with messages whose destination does not exist.", "dead-letter"
@@ -129,7 +124,7 @@ def _here(flags: SyphonFlags) -> int:
     from pairbus.pairing.statistics import Counters
 
     counters = Counters()
-    is_whole = run(_drain(flags.backlog(flags.queues), counters, flags))
+    is_whole = run(_drain(flags.backlog(flags.queues), counters, flags), flags)
     if flags.as_json:
         click.echo(json.dumps(asdict(counters)))
     else:
@@ -260,7 +255,7 @@ def _on_spark(flags: SyphonFlags) -> int:
     with status("starting Spark…"):
         spark = spark_session("pairbus syphon", master=options.master, settings=options.settings)
     stop_on_signals(stop=stop)  # Spark has put its own handler in their place
-    with spark_errors(), closing_spark(spark):
+    with refusals(flags), spark_errors(), closing_spark(spark):
         show = _json_line if flags.as_json else _line
         report = run_syphon(options, stop=stop, report_progress=show, say=_say, spark=spark)
     if flags.as_json:
