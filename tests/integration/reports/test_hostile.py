@@ -283,7 +283,11 @@ def test_lines_of_a_usage_log_with_impossible_times_and_texts_are_read_alike(
         -1,
         253402300799999,
     )
-    odd = [*({"bucket": time} for time in times), {"entity": "\ud800"}, {"namespace": "\udfff"}]
+    odd: list[dict[str, object]] = [
+        *({"bucket": time} for time in times),
+        {"entity": "\ud800"},
+        {"namespace": "\udfff"},
+    ]
     lines = [json.dumps({**USAGE_ROW, **change}) for change in ({}, *odd)]
     (tmp_path / "usage.jsonl").write_text("\n".join(lines))
 
