@@ -19,6 +19,7 @@ from pairbus.cli.kit.output import show, status, stop_on_signals
 from pairbus.cli.kit.places import check_directory
 from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import PairbusError, UsageError
+from pairbus.reports.text import many
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +38,11 @@ Read back:
   spark.read.parquet("/data/captured").where("date = '2026-11-15'")
 
 \b
-Exit codes: 0 done, 2 wrong usage, 3 could not reach or was refused.
+Exit codes: 0 done (also if messages are deferred), 2 wrong usage, or another capture runs with this checkpoint, 3 could not reach, was
+refused, or Spark stopped.
 """
 
+ENDED: Final = "the next start continues where the last batch ended"
 _SPAN: Final = r"\d+(?:\.\d+)?\s*(?:microsecond|millisecond|second|minute|hour|day|week)s?"
 _INTERVAL: Final = re.compile(rf"(?:interval\s+)?{_SPAN}(?:\s+{_SPAN})*", re.IGNORECASE)
 """How often a stream looks, as Spark reads it."""
@@ -51,7 +54,10 @@ class CaptureFlags:
     path: str = option(
         "Where the files go: a directory, or a URI for Spark.", flag="--to", metavar="DIR", required=True
     )
-    once: bool = option("Stop when all messages that were there at the start are in the files.", False)
+    once: bool = option(
+        "Stop when all active messages that were there at the start are in the files; say how many are deferred.",
+        False,
+    )
     browse: bool = option("Leave the messages in the entity.", False)
     compacts: bool = option(
         "Join the small files of each hour: after the capture, or alone without ENTITY. May run during another capture.",
@@ -102,7 +108,7 @@ def capture(flags: CaptureFlags) -> None:
         with status("starting Spark…"):
             spark = spark_session("pairbus capture", master=flags.master, settings=settings)
         stop_on_signals(stop=stop)  # Spark has put its own handler in their place
-        with spark_errors(), closing_spark(spark):
+        with spark_errors(ended=ENDED), closing_spark(spark):
             if options is not None:
                 _capture(options, flags.entity or "", spark, stop, as_json=flags.as_json)
             if flags.compacts:
@@ -168,10 +174,22 @@ def _capture(
     done = run_capture(options, spark, stop=stop, on_progress=on_progress, on_warning=_warn)
     if not as_json and sys.stderr.isatty():
         click.echo("", err=True)
+    deferred = (
+        f". Deferred in the entity: {many(done.deferred, 'message')}; a capture takes active messages only, receive others by their "
+        "sequence numbers"
+        if done.deferred
+        else ""
+    )
     show(
-        {"messages": done.messages, "batches": done.batches, "path": done.path, "done": True},
+        {
+            "messages": done.messages,
+            "batches": done.batches,
+            "path": done.path,
+            **({"deferred": done.deferred} if options.once else {}),
+            "done": True,
+        },
         as_json,
-        f"{done.messages:,} messages of {entity} are in {done.path}",
+        f"{done.messages:,} messages of {entity} are in {done.path}{deferred}",
     )
 
 

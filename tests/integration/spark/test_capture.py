@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from pyarrow import dataset
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pairbus.cli.capture import _capture
+from pairbus.errors import UsageError
 from pairbus.spark import compact, settle
 from pairbus.spark.capture.compaction import Compacted
-from pairbus.spark.capture.stream import CaptureOptions, run_capture
+from pairbus.spark.capture.stream import Captured, CaptureOptions, run_capture
 from tests.integration.spark.contract import Bus, ids
 from tests.integration.spark.kit import despite_slow_workers
 from tests.waiting import wait_until
@@ -101,6 +104,48 @@ def test_capture_holds_each_message_once_by_entity_and_hour_and_compaction_chang
     despite_slow_workers(lambda: run_capture(options, spark))
     assert captured(out) == sorted(ids(65))
     assert settle(options.checkpoint_location, options.source) == 0
+
+
+def test_a_capture_that_ends_says_how_many_messages_are_deferred(
+    spark: SparkSession, bus: Bus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No stream takes them: they are neither in the files nor forgotten."""
+    queue = bus.queue()
+    bus.send(queue, 0, 5)
+    with bus.ns.client() as client, client.get_queue_receiver(queue) as receiver:
+        for message in receiver.receive_messages(2, max_wait_time=30):
+            receiver.defer_message(message)
+    options = CaptureOptions(source=bus.options(queue), path=str(tmp_path / "out"), once=True)
+
+    def run(*, as_json: bool) -> str:
+        despite_slow_workers(lambda: _capture(options, queue, spark, threading.Event(), as_json=as_json))
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert f"3 messages of {queue} are in" in (told := run(as_json=False))
+    assert "Deferred in the entity: 2 messages; a capture takes active messages only" in told
+    assert len(captured(tmp_path / "out")) == 3
+    assert (json.loads(run(as_json=True))["deferred"], len(bus.left(queue))) == (2, 2)
+
+
+def test_a_second_capture_with_the_same_checkpoint_is_refused(
+    spark: SparkSession, bus: Bus, tmp_path: Path
+) -> None:
+    queue = bus.queue()
+    bus.send(queue, 0, 3)
+    options = CaptureOptions(source=bus.options(queue), path=str(tmp_path / "out"), once=True)
+    others: list[BaseException] = []
+
+    def start_another(_done: Captured) -> None:
+        with pytest.raises(
+            UsageError, match="another capture runs with the checkpoint .*_checkpoint"
+        ) as told:
+            run_capture(options, spark)
+        others.append(told.value)
+
+    despite_slow_workers(lambda: run_capture(options, spark, on_progress=start_another))
+
+    assert others
+    assert captured(tmp_path / "out") == ids(3)
 
 
 @pytest.mark.promise("D2")

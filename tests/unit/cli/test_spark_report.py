@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from pairbus.cli.capture import capture
 from pairbus.cli.kit.spark import java_ended, own_error, spark_errors, spark_settings
@@ -147,3 +148,25 @@ def test_a_java_process_that_was_killed_is_told_as_such(monkeypatch: pytest.Monk
     monkeypatch.setattr("pairbus.spark.session.java_exit", lambda seconds: None)
     with pytest.raises(ConnectionRefusedError), spark_errors():
         raise ConnectionRefusedError(111, "Connection refused")
+
+
+NO_WORKER = "Job aborted due to stage failure: …\nCaused by: org.apache.spark.SparkException: Python worker failed to connect back."
+LOG_UPDATE = "[STREAM_FAILED] Query terminated with exception\n\tat java.base/x\nCaused by: java.io.IOException: No space left on device\n\tat y"
+
+
+def test_a_python_worker_that_did_not_start_is_one_sentence() -> None:
+    for ended in ("", "the next start goes on"):
+        with pytest.raises(PairbusError, match="did not start within ten seconds.*busy. Run the command again") as told, spark_errors(ended):  # fmt: skip
+            raise StreamingQueryException(NO_WORKER)
+        assert str(told.value).endswith(ended)
+
+
+def test_what_only_spark_knows_is_one_sentence_where_the_next_start_goes_on() -> None:
+    with pytest.raises(PairbusError) as told, spark_errors("the next start goes on"):
+        raise StreamingQueryException(LOG_UPDATE)
+    assert (
+        str(told.value)
+        == "Spark stopped: java.io.IOException: No space left on device; the next start goes on"
+    )
+    with pytest.raises(StreamingQueryException), spark_errors():
+        raise StreamingQueryException(LOG_UPDATE)

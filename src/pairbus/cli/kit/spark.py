@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from pairbus.cli.kit.errors import CHARACTERS_MAX, one_line, way_out
 from pairbus.cli.kit.options import option
 from pairbus.errors import PairbusError, UsageError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 JAVA_END_SECONDS: Final = 2.0
 _OWN: Final = re.compile(r"^[ \t]*pairbus\.[\w.]*?(\w+): (.+)$", re.MULTILINE)
 """The last line of a Python traceback with an error of ours. Spark passes errors of its workers on as such text."""
+_NO_WORKER: Final = "Python worker failed to connect back"
+"""Java says so in words only."""
 _USAGE: Final = frozenset({"UsageError", "CheckpointMismatch"})
 
 
@@ -46,11 +49,14 @@ def spark_settings(given: Iterable[str]) -> dict[str, str]:
 
 
 @contextmanager
-def spark_errors() -> Iterator[None]:
+def spark_errors(ended: str = "") -> Iterator[None]:
     """Turn errors of Spark and of its Java process into one line.
 
+    Args:
+        ended: What happens at the next start of a stream. With it errors that only Spark knows become one line, too.
+
     Raises:
-        PairbusError: Java ended, or a task gave up with an error of ours.
+        PairbusError: Java ended, a Python worker did not start, or a task gave up with an error of ours.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -63,10 +69,25 @@ def spark_errors() -> Iterator[None]:
         code = java_exit(JAVA_END_SECONDS)
         if code is not None:
             raise PairbusError(java_ended(code)) from None
-        own = own_error(str(error))
+        own = own_error(str(error)) or _of_spark(error, ended)
         if own is None:
             raise
         raise own from None
+
+
+def _of_spark(error: BaseException, ended: str) -> PairbusError | None:
+    """One line for an error that is Spark's own; None for any other error, and if nobody knows what comes next."""
+    text = str(error)
+    if _NO_WORKER in text:
+        return PairbusError(
+            "Spark's Python workers did not start within ten seconds, which is all that Spark allows: the machine is busy. Run the "
+            f"command again{'; ' if ended else ''}{ended}"
+        )
+    if not ended or way_out(error) is not None:
+        return None
+    causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
+    reason = causes[-1].removeprefix("Caused by: ") if causes else one_line(error)
+    return PairbusError(f"Spark stopped: {reason[:CHARACTERS_MAX]}; {ended}")
 
 
 @contextmanager

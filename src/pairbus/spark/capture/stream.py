@@ -7,17 +7,18 @@ entity only after the files that hold it are committed. ``compaction`` joins the
 
 from __future__ import annotations
 
+import fcntl
 import json
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import UsageError
 from pairbus.spark import register
-from pairbus.spark.capture.compaction import exclusive, local_directory, remove_leftovers
+from pairbus.spark.capture.compaction import LOCK, exclusive, local_directory, remove_leftovers
 from pairbus.spark.connector import identity
 from pairbus.spark.connector.entity import Entity
 from pairbus.spark.connector.identity import CheckpointMismatch
@@ -67,6 +68,8 @@ class Captured:
     messages: int
     batches: int
     path: str
+    deferred: int = 0
+    """Messages that were deferred when a capture with ``once`` ended. No stream reads them."""
 
 
 def run_capture(
@@ -85,12 +88,44 @@ def run_capture(
         stop: An event that ends the capture after the current batch.
         on_progress: Called after each batch.
         on_warning: Called when the entity has another consumer.
+
+    Raises:
+        UsageError: Another capture runs with the same checkpoint on this machine.
     """
+    checkpoint = local_directory(spark, options.checkpoint_location)
+    with nullcontext() if checkpoint is None else _only_here(checkpoint):
+        return _run(options, spark, stop or threading.Event(), on_progress, on_warning)
+
+
+@contextmanager
+def _only_here(checkpoint: Path) -> Iterator[None]:
+    """Nobody else captures with this checkpoint meanwhile: Spark would notice only when one of both has failed. A kill lets go.
+
+    Raises:
+        UsageError: Somebody does.
+    """
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    with (checkpoint / LOCK).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another capture runs with the checkpoint {checkpoint}: wait until it has ended, or give another directory"
+            ) from None
+        yield
+
+
+def _run(
+    options: CaptureOptions,
+    spark: SparkSession,
+    stop: threading.Event,
+    on_progress: Callable[[Captured], None],
+    on_warning: Callable[[str], None],
+) -> Captured:
     # The files keep each message whole.
     source = {"includeRaw": "true", **options.source}
     parse_source(source, is_stream=True)
     register(spark)
-    stop = stop or threading.Event()
     directory = local_directory(spark, options.path)
     if directory is not None:
         remove_leftovers(directory)
@@ -111,7 +146,17 @@ def run_capture(
     owed = settle(options.checkpoint_location, options.source)
     if owed and options.once:
         on_warning(f"{owed} messages are in the files and still in the entity: another consumer holds them")
-    return writer.captured
+    if not options.once or stop.is_set():
+        return writer.captured
+    return replace(writer.captured, deferred=_deferred(source))
+
+
+def _deferred(source: dict[str, str]) -> int:
+    entity = Entity(parse_source(source, is_stream=True))
+    try:
+        return entity.deferred()
+    finally:
+        entity.close()
 
 
 def _wait(query: StreamingQuery, stop: threading.Event, warnings: _Warnings) -> None:

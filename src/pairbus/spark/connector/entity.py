@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.errors import UsageError
+from pairbus.model.message import ACTIVE, DEFERRED
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.links import browsing, handlers, quick
@@ -56,6 +57,7 @@ class Browsed:
     enqueued_ms: int = 0
     mark: int = 0
     """Tells it from a message of another entity with the same number (``offsets.mark_of``)."""
+    is_deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ class Entity:
                     return
                 yield found
             number = found.number + 1
+
+    def deferred(self) -> int:
+        """How many messages are deferred. All messages of the entity are looked at."""
+        return sum(message.is_deferred for message in self.browse(1))
 
     def browse_runs(self, runs: Sequence[Run]) -> Iterator[Browsed]:
         """Active messages with exactly these numbers; gaps are messages that expired."""
@@ -193,7 +199,7 @@ def _browsed(payload: bytes) -> Browsed:
     annotations = message.message_annotations
     number = annotations.get(Symbol("x-opt-sequence-number"))
     assert isinstance(number, int), "a browsed message has a sequence number"
-    is_active = annotations.get(Symbol("x-opt-message-state"), 0) == 0
+    state = annotations.get(Symbol("x-opt-message-state"), ACTIVE)
     enqueued = annotations.get(Symbol("x-opt-enqueued-time"))
     enqueued_ms = enqueued.ms if isinstance(enqueued, Timestamp) else 0
     life = message.header[2] if len(message.header) > 2 else None
@@ -201,12 +207,13 @@ def _browsed(payload: bytes) -> Browsed:
     mark = mark_of(enqueued_ms, _id_bytes(message.properties.message_id))
     return Browsed(
         number,
-        is_active,
+        state == ACTIVE,
         message.properties.group_id,
         payload,
         expires_ms,
         enqueued_ms=enqueued_ms,
         mark=mark,
+        is_deferred=state == DEFERRED,
     )
 
 
