@@ -284,7 +284,7 @@ def test_lines_of_a_usage_log_with_impossible_times_and_texts_are_read_alike(
         253402300799999,
     )
     odd: list[dict[str, object]] = [
-        *({"bucket": time} for time in times),
+        *(dict[str, object](bucket=time) for time in times),
         {"entity": "\ud800"},
         {"namespace": "\udfff"},
     ]
