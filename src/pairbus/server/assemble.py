@@ -55,6 +55,8 @@ MOVED_TO_FILE: Final = "moved-to"
 """Names that database, in MOVED_DIRECTORY."""
 MOVING_TO_FILE: Final = "moving-to"
 """In MOVED_DIRECTORY: the move is not finished, and the copy in the database does not count yet."""
+IMPORTING_DIRECTORY: Final = f"{STORE_DIRECTORY}.importing"
+"""What an import is making, or one that was killed has left."""
 MOVING_DIRECTORY: Final = f"{STORE_DIRECTORY}.moving"
 """A copy of a namespace that is moved out of a database."""
 MOVING_FROM_FILE: Final = "moving-from"
@@ -277,13 +279,10 @@ def open_table_store(
 
 
 def refuse_moved(data: Path) -> None:
-    """Raises StoreUnavailable if the namespace of a data directory was moved to a database, or a move is not finished."""
+    """Raises StoreUnavailable if the namespace of a data directory was moved to a database, or a move or an import is not finished."""
     aside = data / MOVED_DIRECTORY
-    if (data / MOVING_DIRECTORY / MOVING_FROM_FILE).is_file() and not holds_data(data / STORE_DIRECTORY):
-        raise StoreUnavailable(
-            f"a move of a namespace out of a database into {data} is not finished: repeat `pairbus store move --data {data} --from URL "
-            "--namespace NAME`, which finishes it or begins it again"
-        )
+    if not holds_data(data / STORE_DIRECTORY):
+        _refuse_unfinished(data)
     if not aside.is_dir() or (data / STORE_DIRECTORY).is_dir():
         return
     if (aside / MOVING_TO_FILE).is_file():
@@ -299,6 +298,27 @@ def refuse_moved(data: Path) -> None:
         f"the namespace of {data} was moved to {target}: serve it with --store postgresql://host/database, or move it "
         "back with `pairbus store move`"
     )
+
+
+def _refuse_unfinished(data: Path) -> None:
+    """An empty log that a broker begins now would stand in the way of the one that is brought here."""
+    moving, importing = data / MOVING_DIRECTORY, data / IMPORTING_DIRECTORY
+    if moving.is_dir():
+        # Once the copy is whole the database may say that the namespace is here.
+        instead = (
+            ""
+            if (moving / MOVING_FROM_FILE).is_file()
+            else f". To begin with nothing instead, remove {moving}"
+        )
+        raise StoreUnavailable(
+            f"a move of a namespace out of a database into {data} is not finished: repeat `pairbus store move --data {data} --from URL "
+            f"--namespace NAME`, which finishes it or begins it again{instead}"
+        )
+    if importing.is_dir():
+        raise StoreUnavailable(
+            f"an import into {data} is not finished: repeat `pairbus store import --data {data}`, which begins it again. To begin with "
+            f"nothing instead, remove {importing}"
+        )
 
 
 def _refuse_a_store_that_is_gone(data: Path) -> None:

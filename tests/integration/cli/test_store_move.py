@@ -32,6 +32,7 @@ from pairbus.server.assemble import STORE_DIRECTORY, open_store, open_table_stor
 from pairbus.server.config.options import Options
 from pairbus.server.offline import move as module
 from pairbus.server.offline.namespace import NoOutbox, entities, opened
+from pairbus.server.offline.places import locked
 from pairbus.storage.codec_rare import encode_extra
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.ports import Store
@@ -244,11 +245,10 @@ def test_what_was_moved_away_is_not_served_by_mistake(data: Path, url: str, tmp_
     moved("--data", data, "--to", url)
     with pytest.raises(StoreUnavailable, match="was moved to database '"):
         open_store(Options(namespace=NAME, data=data))
-    for command in (["check"], ["move", "--to", url]):
-        arguments = ["store", *command, "--data", str(data)]
-        result = CliRunner().invoke(root, arguments, standalone_mode=False)
-        assert isinstance(result.exception, StoreUnavailable), command
-        assert "was moved to database '" in str(result.exception), command
+    arguments = ["store", "check", "--data", str(data)]
+    result = CliRunner().invoke(root, arguments, standalone_mode=False)
+    assert isinstance(result.exception, StoreUnavailable)
+    assert "was moved to database '" in str(result.exception)
     (data / "store.moved" / "moved-to").unlink()
     with pytest.raises(StoreUnavailable, match="was moved to a database"):
         open_store(Options(namespace=NAME, data=data))  # as an earlier version left it
@@ -259,6 +259,9 @@ def test_what_was_moved_away_is_not_served_by_mistake(data: Path, url: str, tmp_
     assert f"to {tmp_path / 'back'}: ask for its connection string there" in str(asked.exception)
     with pytest.raises(TableFailed, match="was moved"):
         open_database(url, NAME)
+    result = run("--data", data, "--to", url)
+    assert isinstance(result.exception, StoreUnavailable), "it is not there any more"
+    assert "was moved to a database" in str(result.exception)
     # The way in is open again: what is left there was moved out.
     moved("--data", tmp_path / "back", "--to", url)
     assert len(in_database(url)["places"]) == 5
@@ -532,7 +535,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pairbus.cli.root import root
-from pairbus.server.offline import move
+from pairbus.server.offline import marks, move
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.lease import PostgresLease
 from pairbus.storage.postgres.settings import PostgresSettings
@@ -558,7 +561,7 @@ run = move._Copy.run
 def copied(*given):
     moved = run(*given)
     # What comes now is the end of the move.
-    for owner, name in ((move, "write_whole"), (PostgresSettings, "put"), (PostgresLease, "move_away"), (PostgresLease, "release"),
+    for owner, name in ((marks, "write_whole"), (PostgresSettings, "put"), (PostgresLease, "move_away"), (PostgresLease, "release"),
                         (Database, "replace_with"), (Path, "rename"), (Path, "unlink")):
         counted(owner, name)
     return moved
@@ -612,14 +615,118 @@ def test_a_move_killed_at_its_end_leaves_one_side_and_is_finished_by_the_same_co
     assert not all(sides.values()), "both sides are served"
     is_finished = sides[way]
     result = run(*arguments)
-    if way == "--to" and is_finished and result.exception is not None:
-        assert "was moved to" in str(result.exception)
-    elif is_finished and result.exception is not None:
-        assert "already" in str(result.exception)
-    else:
-        assert result.exception is None, result.exception
+    assert result.exception is None, result.exception
+    if is_finished:
+        assert run(*arguments).exception is None, "the same command again says the same"
     assert _is_on_disk(where, before) is (way == "--from")
     assert _is_in_database(url, before) is (way == "--to")
+
+
+KILLED_IN_COPY = """
+import os, signal, sys
+from pairbus.cli.root import root
+from pairbus.server.offline import load, move
+
+def end(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+move._Copy._staged = load._Import._message = end
+root(sys.argv[1:])
+"""
+
+
+def _killed_in_copy(*arguments: str | Path) -> None:
+    command = [sys.executable, "-c", KILLED_IN_COPY, "store", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.promise("B1", "S3")
+def test_what_a_move_that_was_killed_in_its_copy_leaves_is_not_served_as_an_empty_namespace(
+    data: Path, url: str, tmp_path: Path
+) -> None:
+    before, back = on_disk(data), tmp_path / "back"
+    moved("--data", data, "--to", url)
+    arguments = ("--data", back, "--from", url, "--namespace", NAME)
+    _killed_in_copy("move", *arguments)
+    assert (back / "store.moving").is_dir()
+    with pytest.raises(StoreUnavailable, match="is not finished: repeat .* remove .*store.moving"):
+        open_store(Options(namespace=NAME, data=back))
+    assert _is_in_database(url, before)
+    moved(*arguments)
+    assert _is_on_disk(back, before)
+
+
+@pytest.mark.promise("B1", "S3")
+def test_no_broker_begins_an_empty_namespace_where_a_move_copies_to(
+    data: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, back = on_disk(data), tmp_path / "back"
+    moved("--data", data, "--to", url)
+    refused: list[str] = []
+
+    def progress(_done: int, _total: int) -> None:
+        for check in (None, lambda _: None):
+            with pytest.MonkeyPatch.context() as patch:
+                if check is not None:  # a broker that has looked before the move began
+                    patch.setattr("pairbus.server.assemble.refuse_moved", check)
+                with pytest.raises(StoreUnavailable) as error:
+                    open_store(Options(namespace=NAME, data=back))
+                refused.append(str(error.value))
+
+    monkeypatch.setattr(command_module, "progress_bar", lambda _: nullcontext(progress))
+    moved("--data", back, "--from", url, "--namespace", NAME)
+    assert "is not finished" in refused[0]
+    assert "is in use by process" in refused[1]
+    assert _is_on_disk(back, before)
+
+
+def test_a_move_into_a_directory_that_a_broker_serves_is_refused_at_once(
+    data: Path, url: str, tmp_path: Path
+) -> None:
+    before, back = on_disk(data), tmp_path / "back"
+    moved("--data", data, "--to", url)
+    with locked(back / "store"):
+        result = run("--data", back, "--from", url, "--namespace", NAME)
+    assert isinstance(result.exception, StoreUnavailable)
+    assert "is in use by process" in str(result.exception)
+    assert _is_in_database(url, before)
+
+
+def test_a_log_that_an_earlier_version_began_beside_an_unfinished_copy_is_named(
+    data: Path, url: str, tmp_path: Path
+) -> None:
+    before, back = on_disk(data), tmp_path / "back"
+    moved("--data", data, "--to", url)
+    arguments = ("--data", back, "--from", url, "--namespace", NAME)
+    moved(*arguments)
+    (back / "store").rename(back / "store.moving")  # as a move leaves it that is killed before its last step
+    store = LogStore.open(back / "store", namespace=NAME)
+    store.close()
+    result = run(*arguments)
+    assert isinstance(result.exception, UsageError)
+    assert f"move {back / 'store'} to another place, and repeat the command" in str(result.exception)
+    shutil.move(back / "store", tmp_path / "elsewhere")
+    moved(*arguments)
+    assert _is_on_disk(back, before)
+
+
+def test_what_an_import_that_was_killed_leaves_is_not_served_as_an_empty_namespace(
+    data: Path, tmp_path: Path
+) -> None:
+    before, export, back = on_disk(data), tmp_path / "export", tmp_path / "back"
+    CliRunner().invoke(
+        root,
+        ["store", "export", str(export), "--data", str(data)],
+        standalone_mode=False,
+        catch_exceptions=False,
+    )
+    _killed_in_copy("import", "--data", back, export)
+    with pytest.raises(StoreUnavailable, match="an import into .* is not finished: repeat"):
+        open_store(Options(namespace=NAME, data=back))
+    arguments = ["store", "import", "--data", str(back), str(export)]
+    CliRunner().invoke(root, arguments, standalone_mode=False, catch_exceptions=False)
+    assert on_disk(back)["places"] == before["places"]
 
 
 @pytest.mark.promise("B1", "S3")

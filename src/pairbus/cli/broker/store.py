@@ -247,7 +247,8 @@ def move(flags: MoveFlags) -> None:
     broker serves it any more: on disk it is called DIR/store.moved, in the database it carries a mark.
     """
     from pairbus.server.clock import BrokerClock
-    from pairbus.server.offline.move import move_to_database, move_to_files, moving_name
+    from pairbus.server.offline.marks import moving_name
+    from pairbus.server.offline.move import move_to_database, move_to_files
 
     if (flags.target is None) == (flags.source is None):
         raise UsageError("give --to or --from, and one of them only: the database to move into or out of")

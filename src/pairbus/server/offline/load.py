@@ -12,8 +12,7 @@ from pairbus.errors import StoreFull, StoreUnavailable
 from pairbus.model.message import NEVER, STATE_NAMES, Extra, Message
 from pairbus.model.message_row import EXPORT_ROW, restore_extra
 from pairbus.model.names import canonical
-from pairbus.server.assemble import STORE_DIRECTORY
-from pairbus.server.files import sync_directory
+from pairbus.server.assemble import IMPORTING_DIRECTORY, STORE_DIRECTORY
 from pairbus.server.offline.export import SUB_QUEUES
 from pairbus.server.offline.files import (
     MESSAGE_TYPES,
@@ -25,16 +24,15 @@ from pairbus.server.offline.files import (
     read_manifest,
     read_rows,
 )
+from pairbus.server.offline.places import claimed, locked, take_place
 from pairbus.storage.codec import decode
 from pairbus.storage.codec_rare import encode_extra
-from pairbus.storage.files import RealFileSystem
-from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.store import LogStore
+from pairbus.storage.tools.inspect import holds_data
 
 if TYPE_CHECKING:
     from pairbus.server.offline.namespace import Progress
 
-UNFINISHED_DIRECTORY: Final = f"{STORE_DIRECTORY}.importing"
 COMMIT_BYTES: Final = 4 << 20
 COMMIT_RECORDS: Final = 1_000
 
@@ -49,33 +47,33 @@ def restore(source: Path, data: Path, progress: Progress) -> Manifest:
         StorageError: The export is not whole or damaged, or there is no space.
     """
     manifest = read_manifest(source)
-    unfinished = data / UNFINISHED_DIRECTORY
-    _remove_interrupted(unfinished)
+    directory, unfinished = data / STORE_DIRECTORY, data / IMPORTING_DIRECTORY
+    _remove_interrupted(directory, unfinished)
     new_directory(data, "the imported data")
     try:
-        store = LogStore.open(unfinished, namespace=manifest.namespace)
-        try:
-            for _ in store.replay():
-                raise StoreUnavailable(f"{unfinished} is not empty: something else writes there")
-            _Import(store, source, data, manifest, progress).run()
-        finally:
-            store.close()
-        unfinished.rename(data / STORE_DIRECTORY)
-        sync_directory(data)
+        with claimed(directory):
+            store = LogStore.open(unfinished, namespace=manifest.namespace)
+            try:
+                for _ in store.replay():
+                    raise StoreUnavailable(f"{unfinished} is not empty: something else writes there")
+                _Import(store, source, data, manifest, progress).run()
+            finally:
+                store.close()
+            take_place(unfinished, directory)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return manifest
 
 
-def _remove_interrupted(unfinished: Path) -> None:
+def _remove_interrupted(directory: Path, unfinished: Path) -> None:
     """Remove what an import left that was killed. StoreUnavailable if it goes on."""
-    if not unfinished.is_dir():
+    if holds_data(directory) or not (directory.is_dir() or unfinished.is_dir()):
         return
-    files = RealFileSystem(unfinished)
-    files.lock(LOCK_FILE)
-    files.unlock()
-    shutil.rmtree(unfinished)
+    with claimed(directory):
+        if unfinished.is_dir():
+            with locked(unfinished):
+                shutil.rmtree(unfinished)
 
 
 class _Import:

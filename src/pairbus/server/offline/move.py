@@ -24,7 +24,7 @@ Each move has a random number. The copy and the mark of its source both hold it,
 move. If the outcome of marking the source is not known, the copy stays as it is: the next command takes the lease, and with it a
 new epoch, so a mark that is still on its way fails; or it finds the mark.
 
-A move owns the shard, by a short lease that a thread renews, and gives it back at its end, also after SIGTERM. The source is opened first,
+A move owns the place of the log in its target directory while it copies, and what it leaves there is refused by brokers: see ``places``. It owns the shard, by a short lease that a thread renews, and gives it back at its end, also after SIGTERM. The source is opened first,
 so a move that is refused because of it finds the database as it was and leaves it so. A database that the namespace was moved out of
 keeps the old copy until a move back replaces it.
 
@@ -34,7 +34,6 @@ meet it at their next call and end.
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 import signal
@@ -42,10 +41,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.records import AuditMarked, MessageStored
@@ -63,13 +61,13 @@ from pairbus.server.assemble import (
     refuse_moved,
 )
 from pairbus.server.cluster.authority import give_authority, keep_authority
-from pairbus.server.files import sync_directory, write_whole
+from pairbus.server.files import sync_directory
 from pairbus.server.offline.export import facts_of
 from pairbus.server.offline.handover import Step, into_database, into_files
 from pairbus.server.offline.held_shard import LeaseKeeper, acquired, leased
-from pairbus.server.offline.namespace import NoOutbox, Opened, Progress, entities, name_of, opened
-from pairbus.storage.files import RealFileSystem
-from pairbus.storage.identity import LOCK_FILE
+from pairbus.server.offline.marks import MOVED_BY_FILE, Mark, Moved, finished, read_mark, unfinished_move
+from pairbus.server.offline.namespace import NoOutbox, Opened, Progress, entities, opened
+from pairbus.server.offline.places import claimed, locked, take_place
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.table.ports import MOVER, OutcomeUnknown, TableFailed
 from pairbus.storage.tools.inspect import foreign_files, holds_data
@@ -96,51 +94,6 @@ LAST_STEP_PAUSE_SECONDS: Final = 0.5
 Outcome = TypeVar("Outcome")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """What a move has brought to its target."""
-
-    namespace: str
-    entities: int
-    messages: int
-    bytes: int
-    """Of the messages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mark:
-    """Beside a log that a move concerns: which move, where the other side is, and what it brings there."""
-
-    move: str
-    database: str
-    moved: Moved
-
-    def write(self, path: Path) -> None:
-        write_whole(path, json.dumps(asdict(self)).encode() + b"\n")
-
-
-def _read_mark(path: Path) -> _Mark | None:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise StoreUnavailable(f"{path} cannot be read: {error}") from error
-    return _Mark(move=values["move"], database=values["database"], moved=Moved(**values["moved"]))
-
-
-def _unfinished(data: Path) -> _Mark | None:
-    """The move that marked a data directory as moved, if it is not known to be finished."""
-    is_there = (data / STORE_DIRECTORY).is_dir()
-    return None if is_there else _read_mark(data / MOVED_DIRECTORY / MOVING_TO_FILE)
-
-
-def moving_name(data: Path) -> str:
-    """The namespace that a move out of a data directory moves, or has begun to move. Raises StoreUnavailable."""
-    mark = _unfinished(data)
-    return name_of(data) if mark is None else mark.moved.namespace
-
-
 def move_to_database(data: Path, database: Database, now: int, progress: Progress) -> Moved:
     """Move a namespace from a data directory into a database. The log is kept as ``store.moved``; other files stay.
 
@@ -149,11 +102,14 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
         StorageError: The data is in use, damaged or not there, or the database cannot be used.
     """
     data = data.absolute()
-    mark = _unfinished(data)
+    mark = unfinished_move(data)
     if mark is not None:
-        with _locked(data / MOVED_DIRECTORY), _last_step():
+        with locked(data / MOVED_DIRECTORY), _last_step():
             _confirm_in_database(data, database, mark)
         return mark.moved
+    done = finished(data)
+    if done is not None and _is_there(database, done):
+        return done.moved
     directory, aside = data / STORE_DIRECTORY, data / MOVED_DIRECTORY
     _refuse_foreign(aside)
     with opened(data, progress) as found:
@@ -161,14 +117,14 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
             raise UsageError(
                 f"{data} holds namespace {found.name}, not {database.namespace}: leave --namespace out"
             )
-        former = _read_mark(directory / MOVING_TO_FILE)
+        former = read_mark(directory / MOVING_TO_FILE)
         with _target(database, former) as (target, close):
             with acquired(target) as (store, _):
                 for _ in store.replay():
                     raise UsageError(f"{target} is not empty: something else writes there")
                 store.live(())
                 moved = _Copy(found, store, progress, store.seal_part).run(now)
-                mark = _Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
+                mark = Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
                 # First here: a copy that names a move which its source does not know belongs to another directory.
                 mark.write(directory / MOVING_TO_FILE)
                 settings = target.settings()
@@ -186,7 +142,15 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
     return moved
 
 
-def _confirm_in_database(data: Path, database: Database, mark: _Mark) -> None:
+def _is_there(database: Database, done: Mark) -> bool:
+    """Whether the database still has what a move has brought there: then the same command was only repeated."""
+    with _as_unavailable():
+        return (
+            database.find() and database.moved_mark() is None and _move_of(database.copied_by()) == done.move
+        )
+
+
+def _confirm_in_database(data: Path, database: Database, mark: Mark) -> None:
     """The source is marked: give the copy its name, unless that was done. May be repeated."""
     aside = data / MOVED_DIRECTORY
     copy = database.beside()
@@ -216,7 +180,7 @@ def _confirm_in_database(data: Path, database: Database, mark: _Mark) -> None:
     # For people only, so it need not be durable. It names hosts and database, nothing secret.
     with suppress(OSError):
         (aside / MOVED_TO_FILE).write_text(f"{database}\n", encoding="utf-8")
-        (aside / MOVING_TO_FILE).unlink()
+        (aside / MOVING_TO_FILE).rename(aside / MOVED_BY_FILE)
 
 
 def move_to_files(database: Database, data: Path, now: int, progress: Progress) -> Moved:
@@ -228,13 +192,13 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
     """
     data = data.absolute()
     directory, unfinished = data / STORE_DIRECTORY, data / MOVING_DIRECTORY
-    named = _read_mark(directory / MOVING_FROM_FILE)
+    named = read_mark(directory / MOVING_FROM_FILE)
     if holds_data(directory) and named is None:
-        raise UsageError(f"{directory} holds the data of a namespace already: it is not overwritten")
+        _refuse_data(directory, unfinished)
     _refuse_foreign(directory, unfinished)
-    if _unfinished(data) is not None:
+    if unfinished_move(data) is not None:
         refuse_moved(data)  # which says so
-    copy = _read_mark(unfinished / MOVING_FROM_FILE)
+    copy = read_mark(unfinished / MOVING_FROM_FILE)
     with _as_unavailable():
         if not database.find():
             raise UsageError(f"{database} holds no namespace {database.namespace}")
@@ -246,14 +210,13 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
         is_marked=source is not None,
     )
     if step is Step.DONE and named is not None:
-        (directory / MOVING_FROM_FILE).unlink(missing_ok=True)
         return named.moved
     if step is Step.CONFIRM and copy is not None:
-        with _locked(unfinished), _last_step():
+        with claimed(directory), locked(unfinished), _last_step():
             _confirm_in_files(data)
         return copy.moved
     if named is not None:
-        raise UsageError(f"{directory} holds the data of a namespace already: it is not overwritten")
+        _refuse_data(directory, unfinished)
     if source is not None:
         with _as_unavailable():
             database.prepare()  # which says so
@@ -267,30 +230,31 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
             if found.settings is None:
                 raise UsageError(f"{database} holds no namespace {database.namespace}")
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if unfinished.is_dir():
-                with _locked(unfinished):
-                    shutil.rmtree(unfinished)
-            target = LogStore.open(unfinished, namespace=database.namespace)
-            try:
-                for _ in target.replay():
-                    raise StoreUnavailable(f"{unfinished} is not empty: something else writes there")
-                target.live(())
-                moved = _Copy(found, target, progress, target.seal).run(now)
-            finally:
-                target.close()
-            give_authority(settings, data / TLS_DIRECTORY)
-            mark = _Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
-            mark.write(unfinished / MOVING_FROM_FILE)
-            sync_directory(data)
-            with _last_step():
-                is_kept = True
-                is_kept = _mark_moved(database, epoch, data, mark)
-                if not is_kept:
-                    raise StoreUnavailable(
-                        f"a node has taken namespace {database.namespace} in {database} while it was moved, so the copy is not "
-                        "complete: nothing was moved; stop the nodes and move again"
-                    )
-                _confirm_in_files(data)
+            with claimed(directory):
+                if unfinished.is_dir():
+                    with locked(unfinished):
+                        shutil.rmtree(unfinished)
+                target = LogStore.open(unfinished, namespace=database.namespace)
+                try:
+                    for _ in target.replay():
+                        raise StoreUnavailable(f"{unfinished} is not empty: something else writes there")
+                    target.live(())
+                    moved = _Copy(found, target, progress, target.seal).run(now)
+                finally:
+                    target.close()
+                give_authority(settings, data / TLS_DIRECTORY)
+                mark = Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
+                mark.write(unfinished / MOVING_FROM_FILE)
+                sync_directory(data)
+                with _last_step():
+                    is_kept = True
+                    is_kept = _mark_moved(database, epoch, data, mark)
+                    if not is_kept:
+                        raise StoreUnavailable(
+                            f"a node has taken namespace {database.namespace} in {database} while it was moved, so the copy is not "
+                            "complete: nothing was moved; stop the nodes and move again"
+                        )
+                    _confirm_in_files(data)
     except BaseException:
         if not is_kept:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -300,6 +264,16 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
     finally:
         settings.close()
     return moved
+
+
+def _refuse_data(directory: Path, unfinished: Path) -> NoReturn:
+    beside = (
+        f". It was begun beside the copy of a move that is not finished, {unfinished}: stop its broker, move {directory} to another "
+        "place, and repeat the command"
+        if (unfinished / MOVING_FROM_FILE).is_file()
+        else ""
+    )
+    raise UsageError(f"{directory} holds the data of a namespace already: it is not overwritten{beside}")
 
 
 def _refuse_foreign(*directories: Path) -> None:
@@ -317,29 +291,12 @@ def _confirm_in_files(data: Path) -> None:
     """The database is marked: give the copy its name."""
     directory = data / STORE_DIRECTORY
     try:
-        if directory.is_dir():
-            (directory / LOCK_FILE).unlink(missing_ok=True)
-            directory.rmdir()
-        (data / MOVING_DIRECTORY).rename(directory)
-        sync_directory(data)
+        take_place(data / MOVING_DIRECTORY, directory)
     except OSError as error:
         raise StoreUnavailable(
             f"the move is not finished: the database is marked as moved, and the whole copy in {data} could not get its name ({error}). "
             "Nothing is lost: mend that and repeat the command, which finishes it"
         ) from error
-    with suppress(OSError):
-        (directory / MOVING_FROM_FILE).unlink()
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Own a log's directory, as a broker does. Raises StoreUnavailable if another command has it."""
-    files = RealFileSystem(directory)
-    files.lock(LOCK_FILE)
-    try:
-        yield
-    finally:
-        files.unlock()
 
 
 class _Copy:
@@ -452,7 +409,7 @@ def _last_step() -> Iterator[None]:
 
 
 @contextmanager
-def _target(database: Database, former: _Mark | None) -> Iterator[tuple[Database, Callable[[str], None]]]:
+def _target(database: Database, former: Mark | None) -> Iterator[tuple[Database, Callable[[str], None]]]:
     """The shard to copy into, and a call that lets no node begin the namespace under its name any more, for it is elsewhere.
 
     What a move that fails before that call has made is removed again; what was there before is not touched.
@@ -527,7 +484,7 @@ def _refuse_what_is_there(database: Database, held: Acquired, keeper: LeaseKeepe
         store.close()
 
 
-def _refuse_another_source(target: Database, former: _Mark | None) -> None:
+def _refuse_another_source(target: Database, former: Mark | None) -> None:
     copied = target.copied_by()
     if copied is not None and (former is None or former.move != _move_of(copied)):
         source = copied.partition("\n")[2]
@@ -564,7 +521,7 @@ def _remove_empty(data: Path) -> None:
         shutil.rmtree(data, ignore_errors=True)
 
 
-def _mark_moved(database: Database, epoch: int, data: Path, mark: _Mark) -> bool:
+def _mark_moved(database: Database, epoch: int, data: Path, mark: Mark) -> bool:
     """Mark the shard as moved; False: somebody else has taken it meanwhile, so it never will be. StoreUnavailable: that is not known."""
     lease = database.lease()
     target = f"{data}\n{mark.move}"
