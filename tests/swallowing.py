@@ -47,6 +47,8 @@ class SwallowingWay:
             server.connect(self._target)
             threading.Thread(target=self._pass, args=(server, client), daemon=True).start()
             self._pass(client, server)
+            return
+        client.close()
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.root import root
 from pairbus.errors import UsageError
+from pairbus.local.management import ManagementClient
 from pairbus.model.access import ROOT_RULE
 from pairbus.server import main as main_module
 from pairbus.server.assemble import assemble
@@ -21,6 +22,7 @@ from pairbus.server.config.options import Options
 from pairbus.server.ready import ReadyInfo, read_ready_file
 from pairbus.testing import Namespace
 from tests.conformance.sdk import connection_part
+from tests.swallowing import swallowing_way
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -90,3 +92,49 @@ async def test_the_root_key_is_rotated_and_the_ready_file_has_the_new_one(tmp_pa
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+
+
+def _behind(broker: Namespace, *ports: int) -> str:
+    """The connection string with other addresses first."""
+    endpoint = connection_part(broker.connection_string, "Endpoint")
+    own = endpoint.removeprefix("sb://").rstrip("/")
+    hosts = ",".join([*(f"127.0.0.1:{port}" for port in ports), own])
+    return broker.connection_string.replace(own, hosts)
+
+
+@pytest.mark.parametrize("how", ["swallows", "hangs up"])
+def test_an_address_that_accepts_and_does_not_answer_is_left_for_the_next(
+    broker: Namespace, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.cli.broker.access.OTHERS_SECONDS_MAX", 0.2)
+    with swallowing_way(("127.0.0.1", 1)) as way:  # where nobody listens
+        if how == "swallows":
+            way.swallow()
+        text = _behind(broker, way.port)
+        assert ROOT_RULE in run(text, "list").stdout
+        assert run(text, "connection-string", ROOT_RULE).exit_code == 0
+        assert run(text, "set", "shop", "--right", "Send").exit_code == 0
+        assert run(text, "rotate", "shop").exit_code == 0
+        assert run(text, "remove", "shop").exit_code == 0
+
+
+def test_a_change_without_an_answer_is_not_made_elsewhere_and_says_that_it_may_have_been_made(
+    broker: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.cli.broker.access.REQUEST_SECONDS_MAX", 0.5)
+    own = int(connection_part(broker.connection_string, "Endpoint").rstrip("/").rpartition(":")[2])
+    asked: list[str] = []
+    real = ManagementClient.ask
+    with swallowing_way(("127.0.0.1", own)) as way:
+
+        def ask(self: ManagementClient, method: str, *rest: object) -> object:
+            asked.append(f"{method} {self._address}")
+            if method == "DELETE":
+                way.swallow()
+            return real(self, method, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(ManagementClient, "ask", ask)
+        refused = run(_behind(broker, way.port), "remove", "shop")
+        assert refused.exit_code == 3
+        assert "may have been made" in refused.output
+        assert asked == [f"GET 127.0.0.1:{way.port}", f"DELETE 127.0.0.1:{way.port}"]

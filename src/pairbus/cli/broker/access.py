@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -43,6 +44,9 @@ It must be one of a PairBus broker: rules of a namespace on Azure belong to its 
 Exit codes: 0 done, 1 there is no such rule, 2 wrong usage, 3 could not reach the namespace or it refused.
 """
 REQUEST_SECONDS_MAX: Final = 30.0
+OTHERS_SECONDS_MAX: Final = 3.0
+"""How long one of several addresses may take to answer while another one is untried."""
+READ: Final = "GET"
 ROW_ORDER: Final = ("name", "rights", "declared")
 NOT_FOUND: Final = 404
 UNAUTHORIZED: Final = 401
@@ -100,7 +104,7 @@ def access() -> None:
 @command(ListFlags, "\b\nExample:\n  pairbus access list --json\n", name="list", group=access)
 def list_rules(flags: ListFlags) -> None:
     """List the access rules of the namespace, without their keys. Declared: by the configuration file of the last start."""
-    rows = _ask(flags, "GET")["rules"]
+    rows = _ask(flags, READ)["rules"]
     shown = [{**row, "rights": ", ".join(row["rights"])} for row in rows]
     show(rows, flags.as_json, table_lines(shown, ROW_ORDER, terminal_columns()))
 
@@ -160,7 +164,7 @@ def rotate(flags: RotateFlags) -> None:
 )
 def print_connection_string(flags: ConnectionStringFlags) -> None:
     """Print a connection string with a key of the rule NAME."""
-    rule = _ask(flags, "GET", flags.name)
+    rule = _ask(flags, READ, flags.name)
     given = _parse(flags)[0].text
     key = rule["primary_key" if flags.key == PRIMARY else "secondary_key"]
     parts = [part for part in given.split(";") if part.strip()]
@@ -173,7 +177,7 @@ def print_connection_string(flags: ConnectionStringFlags) -> None:
 
 def _exists(flags: RuleFlags) -> bool:
     try:
-        _ask(flags, "GET", flags.name)
+        _ask(flags, READ, flags.name)
     except Missing:
         return False
     return True
@@ -206,7 +210,7 @@ def _parse(flags: BrokerFlags) -> tuple[ConnectionString, str | None]:
 def _ask(flags: BrokerFlags, method: str, *names: str, wish: dict[str, object] | None = None) -> Any:
     """One request about the access rules, or about what ``names`` lead to below them. Returns the answer.
 
-    Asks the next address when one cannot be reached.
+    Of several addresses the first that answers is asked. A change that was sent and not answered may have been made, so it goes nowhere else.
     """
     from pairbus.local.management import ManagementClient
 
@@ -216,23 +220,46 @@ def _ask(flags: BrokerFlags, method: str, *names: str, wish: dict[str, object] |
             "access rules of a namespace on Azure are managed with the portal or `az servicebus namespace authorization-rule`"
         )
     tls = None if parts.is_emulator and not ca_file else ssl.create_default_context(cafile=ca_file)
+
+    def ask(host: str, seconds_max: float, *request: Any) -> tuple[int, bytes]:
+        client = ManagementClient(host, parts.first_text or parts.text, tls=tls, seconds_max=seconds_max)
+        try:
+            status, _, answer = client.ask(*request)
+        except ssl.SSLCertVerificationError:
+            raise Refused(CERTIFICATE) from None
+        return status, answer
+
     path = "/".join((ACCESS_RULES_PATH, *(quote(name, safe="") for name in names)))
     body = json.dumps(wish).encode() if wish is not None else b""
     hosts = parts.hosts or (parts.host,)
+    is_read = method == READ
+    # A change is preceded by a question that changes nothing, so it is sent where an answer is to be expected.
+    host, status, answer = _first_answer(hosts, ask, path if is_read else ACCESS_RULES_PATH)
+    if is_read:
+        return _result(status, answer)
+    try:
+        return _result(*ask(host, REQUEST_SECONDS_MAX, method, path, body))
+    except (OSError, http.client.HTTPException) as error:
+        raise Refused(
+            f"{host} did not answer: {error}. The change may have been made, or be made yet: look with `pairbus access list` before you "
+            "repeat it"
+        ) from None
+
+
+def _first_answer(
+    hosts: Sequence[str], ask: Callable[..., tuple[int, bytes]], path: str
+) -> tuple[str, int, bytes]:
+    """Read from the first address that answers. Returns which one that is, its status and its answer. Raises Refused."""
     for place, host in enumerate(hosts):
-        client = ManagementClient(
-            host, parts.first_text or parts.text, tls=tls, seconds_max=REQUEST_SECONDS_MAX
-        )
+        is_last = place + 1 == len(hosts)
         try:
-            status, _, answer = client.ask(method, path, body)
-            break
-        except ssl.SSLCertVerificationError:
-            raise Refused(CERTIFICATE) from None
+            return (host, *ask(host, REQUEST_SECONDS_MAX if is_last else OTHERS_SECONDS_MAX, READ, path))
         except (OSError, http.client.HTTPException) as error:
-            # A change whose answer was lost may have been made: only a connection that was refused is tried elsewhere.
-            if place + 1 == len(hosts) or not isinstance(error, ConnectionRefusedError):
-                raise Refused(f"{host} cannot be reached: {error}; check that the broker runs") from None
-    return _result(status, answer)
+            if is_last:
+                raise Refused(
+                    f"{', '.join(hosts)} cannot be reached: {error}; check that the broker runs"
+                ) from None
+    raise AssertionError("there is an address")
 
 
 def _result(status: int, answer: bytes) -> Any:
