@@ -49,6 +49,12 @@ class UpSettings:
     nodes: int = option(
         "Nodes that serve each namespace, with a database as the store.", 1, minimum=1, maximum=5
     )
+    primary_aliases: tuple[str, ...] = option(
+        "Another address of the primary: where it ran before, if --data does not know that. It is remembered there.",
+        (),
+        flag="--primary-alias",
+        metavar="HOST[:PORT]",
+    )
     faults: bool = option("Offer the fault switchboard.", True, flag="--faults/--no-faults")
     audit: bool = option("Write the audit logs of messages, the input of reconcile.", False)
 

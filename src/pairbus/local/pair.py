@@ -354,17 +354,22 @@ class RunningPair:
             primary,
             secondary,
             options=options,
-            primary_aliases=[
-                address
-                for member in self._members
-                if member.role == PRIMARY
-                for address in member.addresses()
-            ],
+            primary_aliases=self._aliases(),
             **details,
         )
         client.ledger = self._options.data / "syphon"
         client.pair()
         return client
+
+    def _aliases(self) -> list[str]:
+        """Where the primary has served: backlog queues name one of these addresses, also in a database that other files served before."""
+        file = self._options.data / "aliases"
+        kept = file.read_text().split() if file.exists() else []
+        given = list(dict.fromkeys([*kept, *self._options.primary_aliases]))
+        if given != kept:
+            file.write_text("".join(f"{one}\n" for one in given))
+        mine = [member for member in self._members if member.role == PRIMARY]
+        return [*given, *(address for member in mine for address in member.addresses())]
 
     async def watch(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set, start a namespace that died again, after ``restart_after`` seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -117,6 +118,22 @@ def test_a_pair_in_a_database_goes_on_without_one_of_its_nodes(tmp_path: Path) -
             os.kill(told["pids"]["primary"], signal.SIGKILL)
             wait_until(lambda: not is_alive(told["pids"]["primary"]), "the node is gone")
             sender.send_messages(ServiceBusMessage("second"), timeout=60)
+
+
+@pytest.mark.long
+def test_a_pair_in_a_database_goes_on_with_new_files_once_it_knows_where_it_was(tmp_path: Path) -> None:
+    url = shared_server().new_database(f"up_{uuid4().hex}")
+    arguments = ("--store", url, *FREE)
+    with up(tmp_path / "data", *arguments):
+        pass
+    line = refused("--data", str(tmp_path / "new"), *arguments)
+    alias = re.search(r"--primary-alias ([\w.:]+)", line)
+    assert alias is not None, line
+    with up(tmp_path / "new", *arguments, "--primary-alias", alias[1]):
+        pass
+    (tmp_path / "new" / "primary" / "addresses").unlink()
+    with up(tmp_path / "new", *arguments):
+        pass
 
 
 @pytest.mark.parametrize(
