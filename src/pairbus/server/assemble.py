@@ -24,6 +24,7 @@ from pairbus.server.logs.audit_pauses import note_audit, note_no_audit
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.usage import UsageWriter
 from pairbus.server.ready import READY_FILE
+from pairbus.server.room import check_room, no_room
 from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryStore
@@ -101,10 +102,12 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
     """Open the store, recover what it holds, make what is declared and missing. Nothing is durable before the first
     commit. Raises StorageError or UsageError; then nothing is left open.
 
-    On a full disk entities that are declared and missing wait for room: what is there must be receivable (B12).
+    On a full disk entities that are declared and missing wait for room: what is there must be receivable (B12). A new namespace
+    has nothing to receive, and is refused there.
 
     ``store``: one that was opened already, such as the log of a shard that this node has acquired.
     """
+    is_own = store is None and options.store is None
     store = open_store(options) if store is None else store
     audit: AuditLog | None = None
     messages: MessageAudit | None = None
@@ -144,7 +147,12 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
         elif options.store != MEMORY:
             note_no_audit(broker.namespace, store, options.data / MESSAGE_AUDIT_DIRECTORY, boot_id, now)
         is_declared = declare_entities(broker.namespace, options.declarations, now)
+        if is_own and not replayed and not is_declared:
+            # Free space said otherwise, as it does where a quota limits it.
+            raise no_room(options.data, None, _size_of(options.declarations.entities), options.audit)
     except BaseException:
+        if messages is not None:
+            messages.stop()
         if audit is not None:
             audit.close()
         store.close()
@@ -250,6 +258,8 @@ def open_store(options: Options) -> Store:
     """The store that the options name. Raises UsageError, StoreUnavailable or StoreCorrupt."""
     if options.store is None:
         _refuse_a_store_that_is_gone(options.data)
+        if not holds_data(options.data / STORE_DIRECTORY):
+            check_room(options.data, _size_of(options.declarations.entities), options.audit)
         return LogStore.open(options.data / STORE_DIRECTORY, namespace=options.namespace)
     if options.store == MEMORY:
         return MemoryStore()
@@ -395,9 +405,7 @@ def declare_entities(
     missing = [entity for entity in declarations.entities if namespace.find(entity.path) is None]
     if missing and not is_quiet:
         _tell_loops(declarations.entities)
-    # Twice: what forwards is written a second time.
-    size = sum(2 * (len(entity.path) + len(entity.settings.to_json())) for entity in missing)
-    if missing and not namespace.context.log.has_room(size):
+    if missing and not namespace.context.log.has_room(_size_of(missing)):
         if not is_quiet:
             _tell_undeclared(missing)
         return False
@@ -426,6 +434,11 @@ def declare_entities(
         except Refusal as error:
             raise _failed(declarations.file, declared, error) from error
     return True
+
+
+def _size_of(entities: Sequence[EntityDeclaration]) -> int:
+    """What their records take, twice: what forwards is written a second time."""
+    return sum(2 * (len(entity.path) + len(entity.settings.to_json())) for entity in entities)
 
 
 def _tell_loops(entities: Sequence[EntityDeclaration]) -> None:

@@ -233,10 +233,19 @@ def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
     serve(tmp_path / "file", code=REFUSED, says=("cannot be used", "--data"))
 
 
-@pytest.mark.promise("M15")
-def test_a_full_disk_at_the_start(tmp_path: Path) -> None:
-    mount = shlex.join(mount_command(tmp_path, "64k"))
-    broker = f"{sys.executable} -m pairbus serve --data {tmp_path} --amqp 127.0.0.1:0 --http off"
+@pytest.mark.promise("B12", "M15")
+@pytest.mark.parametrize(
+    ("size", "option", "says"),
+    [
+        ("64k", "", ("needs 80 MB", "0 MB are free", "80 MB for its log. Free some space", "--data")),
+        ("140m", "--audit", ("needs 208 MB", "140 MB are free", "128 MB for the audit log", "--data")),
+    ],
+)
+def test_a_disk_with_too_little_room_for_a_new_namespace(
+    tmp_path: Path, size: str, option: str, says: tuple[str, ...]
+) -> None:
+    mount = shlex.join(mount_command(tmp_path, size))
+    broker = f"{sys.executable} -m pairbus serve --data {tmp_path} --amqp 127.0.0.1:0 --http off {option}"
 
     done = subprocess.run(
         [*own_mounts(), "sh", "-c", f"{mount} && exec {broker}"],
@@ -246,7 +255,7 @@ def test_a_full_disk_at_the_start(tmp_path: Path) -> None:
         check=False,
     )
 
-    judge(done, REFUSED, ("No space left on device", "free some space", "--data"))
+    judge(done, REFUSED, says)
 
 
 @pytest.mark.promise("M15")

@@ -6,19 +6,22 @@ import errno
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pairbus.engine.namespace import Namespace
-from pairbus.errors import UsageError
+from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.server import main as main_module
 from pairbus.server import server as server_module
 from pairbus.server.assemble import Assembly, assemble
-from pairbus.server.config.declarations import read_declarations
+from pairbus.server.config.declarations import Declarations, read_declarations
 from pairbus.server.config.options import MEMORY, Options
 from pairbus.server.ready import ReadyInfo
+from pairbus.server.room import no_room
 from pairbus.server.server import Server
+from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryStore
 from tests.waiting import until
 
@@ -110,6 +113,65 @@ async def test_a_running_broker_makes_declared_entities_when_there_is_room(
         )
     finally:
         await server.stop()
+
+
+class Quota:
+    """A disk that tells how much is free, and may give less."""
+
+    def __init__(self, free_mb: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free_mb = free_mb
+        monkeypatch.setattr("pairbus.server.room.os.statvfs", self.statvfs)
+
+    def statvfs(self, _directory: object) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=self.free_mb << 20, f_frsize=1)
+
+
+@pytest.mark.promise("B12")
+@pytest.mark.uncompiled  # it replaces what the system says of the disk
+@pytest.mark.parametrize(("has_audit", "needed"), [(False, 80), (True, 208)])
+def test_a_new_namespace_takes_nothing_of_a_disk_that_is_too_small_for_it(
+    has_audit: bool, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Quota(needed - 1, monkeypatch)
+    wanted = replace(options(tmp_path / "data"), store=None, audit=has_audit)
+
+    with pytest.raises(StoreUnavailable, match=f"needs {needed} MB .* and {needed - 1} MB are free"):
+        assemble(wanted, 1_000)
+    assert list(tmp_path.iterdir()) == []
+
+    disk.free_mb = needed
+    assembly = assemble(wanted, 1_000)
+    assert namespace_of(assembly).find("orders") is not None
+    batch = assembly.store.seal()
+    assert batch is not None
+    assembly.store.commit(batch)
+    assembly.close()
+
+    disk.free_mb = 0
+    served = assemble(wanted, 2_000)
+    assert namespace_of(served).find("orders") is not None, "what exists is served"
+    served.close()
+
+
+@pytest.mark.promise("B12")
+def test_room_for_a_large_configuration_is_named(tmp_path: Path) -> None:
+    refusal = str(no_room(tmp_path, 90 << 20, 20 << 20, has_audit=False))
+
+    assert "needs 100 MB" in refusal
+    assert "80 MB for its log, 20 MB for the entities of its configuration." in refusal
+
+
+@pytest.mark.promise("B12")
+@pytest.mark.uncompiled  # it replaces a method of the store
+def test_a_new_namespace_that_gets_no_room_in_spite_of_the_free_space_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogStore, "has_room", lambda *_: False)
+    wanted = replace(options(tmp_path), store=None)
+
+    with pytest.raises(StoreUnavailable, match="needs 80 MB .* the disk does not give that"):
+        assemble(wanted, 1_000)
+    assemble(replace(wanted, declarations=Declarations()), 1_000).close()
 
 
 @pytest.mark.parametrize("name", ["audit", "messages-audit"])
