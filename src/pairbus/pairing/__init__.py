@@ -7,7 +7,8 @@ Users take everything from ``pairbus`` and ``pairbus.aio``. Inside:
 - ``rules``: every decision, without clock or I/O
 - ``client``: what a paired client does, written once as coroutines
 - ``runtime``: how it waits, on asyncio and on threads
-- ``clock``, ``journal``: the two clocks, and the file of events that ``PAIRBUS_JOURNAL`` names
+- ``clock``, ``journal``: the two clocks, and the file of events that ``PAIRBUS_JOURNAL`` names; ``journal_states``: what
+  that file says of entities now
 
 Other rooms may use all but the inside of ``client`` and ``runtime``: of those only the public classes (``client.sync``,
 ``client.aio``), and for the drain ``client.management``, ``client.limits`` and ``runtime.asyncio_runtime``.

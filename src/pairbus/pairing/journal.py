@@ -144,7 +144,7 @@ def _is_line(line: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[dict[str, object]]:
-    """The events of a journal, oldest first; torn lines are left out."""
+    """The events and states of a journal, oldest first; torn lines are left out."""
     for file in (path.with_name(path.name + ".1"), path):
         if file.exists():
             yield from _lines(file.read_text(encoding="utf-8", errors="replace").splitlines())
@@ -153,8 +153,8 @@ def read(path: Path) -> Iterator[dict[str, object]]:
 def _lines(lines: Iterable[str]) -> Iterator[dict[str, object]]:
     for line in lines:
         try:
-            event = json.loads(line)
+            row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict) and event.get("kind") != STATUS:
-            yield event
+        if isinstance(row, dict):
+            yield row

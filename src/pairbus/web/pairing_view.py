@@ -15,7 +15,8 @@ from azure.servicebus import ServiceBusMessage
 from pairbus.errors import UsageError
 from pairbus.model.typed_text import properties_of
 from pairbus.pairing.clock import steady_ms, wall_ms
-from pairbus.pairing.journal import BEAT_SECONDS, ENTITIES_MAX, STATUS, status_row
+from pairbus.pairing.journal import STATUS, status_row
+from pairbus.pairing.journal_states import STATE_AFTER, STATUS_LIFE_MS, status_rows
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.rules.health import Health
 from pairbus.reports.bill.catalogue import builtin_tables
@@ -29,35 +30,12 @@ READ_BYTES_MAX: Final = 1_000_000
 SEND_SECONDS: Final = 15.0
 SEND_COUNT_MAX: Final = 100
 _PREFIX: Final = "pairing."
-_STATES: Final = {
-    "suspect": Health.SUSPECT.value,
-    "failed_over": Health.FAILED_OVER.value,
-    "refused": Health.REFUSING.value,
-    "recovered": Health.HEALTHY.value,
-}
+_STATES: Final = {kind.removeprefix(_PREFIX): state for kind, state in STATE_AFTER.items()}
 
 _ORDER: Final = [Health.HEALTHY.value, Health.SUSPECT.value, Health.FAILED_OVER.value, Health.REFUSING.value]
 """States from best to worst."""
 DRAINED: Final = f"{_PREFIX}drained"
 PROGRAMS_MAX: Final = 200
-STATUS_LIFE_MS: Final = int(3.5 * BEAT_SECONDS * 1000)
-"""Age at which the last state that a program wrote no longer counts: it ended without closing."""
-_ROW_TYPES: Final[dict[str, type]] = {
-    "path": str,
-    "state": str,
-    "since_age_ms": int,
-    "why": str,
-    "next_ping_in_ms": int,
-    "failover_in_ms": int,
-    "parked": int,
-    "pings": int,
-    "backlog_queue": str,
-    "fenced_sessions": int,
-    "oldest_parked_age_ms": int,
-    "spooled": int,
-    "oldest_spooled_age_ms": int,
-}
-
 _COUNTS: Final = ("parked", "pings", "spooled", "fenced_sessions")
 
 
@@ -101,7 +79,7 @@ class JournalTail:
         kind, factory = str(event.get("kind", "")), str(event.get("factory", ""))
         if kind == STATUS:
             self.statuses.pop(factory, None)
-            self.statuses[factory] = event["at_ms"], _status_rows(event.get("entities"))
+            self.statuses[factory] = event["at_ms"], status_rows(event.get("entities"))
             while len(self.statuses) > PROGRAMS_MAX:
                 self.statuses.pop(next(iter(self.statuses)))
             return
@@ -192,23 +170,6 @@ def _message(body: Mapping[str, object]) -> ServiceBusMessage:
     if users:
         details["application_properties"] = users
     return ServiceBusMessage(str(body.get("body") or ""), **details)
-
-
-def _status_rows(entities: object) -> list[dict[str, object]]:
-    """The rows of a status line that have the right shape: a journal is a file that anything may have written."""
-    if not isinstance(entities, list):
-        return []
-    return [
-        {
-            name: row.get(name) if isinstance(row.get(name), kind) else None
-            for name, kind in _ROW_TYPES.items()
-        }
-        for row in entities[:ENTITIES_MAX]
-        if isinstance(row, dict)
-        and isinstance(row.get("path"), str)
-        and row.get("state") in _ORDER
-        and isinstance(row.get("since_age_ms"), int)
-    ]
 
 
 def live_statuses(

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pairbus.pairing.journal_states import STATUS_LIFE_MS
 from pairbus.web.pairing_view import (
     EVENTS_MAX,
-    STATUS_LIFE_MS,
     JournalTail,
     entities_of,
     live_statuses,
