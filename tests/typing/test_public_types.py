@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import Literal, assert_type
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusMessageBatch,
+    ServiceBusReceiver,
+    ServiceBusSender,
+)
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+from azure.servicebus.aio import ServiceBusReceiver as AsyncServiceBusReceiver
 from azure.servicebus.aio import ServiceBusSender as AsyncServiceBusSender
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -41,6 +48,19 @@ def paired_client(client: pairbus.PairedServiceBusClient) -> None:
     assert_type(client.statistics(), pairbus.Statistics)
     with client as entered:
         assert_type(entered, pairbus.PairedServiceBusClient)
+
+
+def misspelt_names(
+    client: pairbus.PairedServiceBusClient, asynchronous_client: aio.PairedServiceBusClient
+) -> None:
+    # `warn_unused_ignores` makes these errors when a type checker takes the names for attributes.
+    client.heatlh()  # type: ignore[attr-defined]
+    client.get_queue_sendr("orders")  # type: ignore[attr-defined]
+    asynchronous_client.heatlh()  # type: ignore[attr-defined]
+    # Everything of the official client is there.
+    assert_type(client.fully_qualified_namespace, str)
+    assert_type(client.get_queue_receiver("orders"), ServiceBusReceiver)
+    assert_type(asynchronous_client.get_subscription_receiver("events", "audit"), AsyncServiceBusReceiver)
 
 
 def paired_sender(sender: pairbus.PairedSender, when: datetime) -> None:

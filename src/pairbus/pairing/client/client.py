@@ -343,11 +343,13 @@ class PairedClient(Generic[Official, Sender]):
             state = "not paired"
         return f"<{type(self).__name__} {self._state.primary} with {self._state.secondary}: {state}>"
 
-    def __getattr__(self, name: str) -> Any:
-        # Names that this version of the SDK's client class lacks, and the primary has: attributes of the application.
-        if name.startswith("_") or "primary" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.primary, name)
+    if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
+
+        def __getattr__(self, name: str) -> Any:
+            # Names that this version of the SDK's client class lacks, and the primary has: attributes of the application.
+            if name.startswith("_") or "primary" not in self.__dict__:
+                raise AttributeError(name)
+            return getattr(self.primary, name)
 
     # --- pairing and closing ----------------------------------------------------------------------
 
