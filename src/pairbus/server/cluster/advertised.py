@@ -2,13 +2,13 @@
 
 A balancer, or a name of several nodes, leads elsewhere each time: a node that relays there reaches the owner once and another node the next
 time, or itself. The node can find that out on its own, and before it is the owner: it asks ``/health`` there several times, now and
-then, and looks whose answer comes. That it cannot reach itself proves nothing: not every network leads back.
+then, and looks whose answer comes. No answer proves nothing: not every network leads back. But a name that is not known, or an address where
+nobody listens, is probably wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import Final
 
@@ -25,7 +25,7 @@ class OwnAddress:
 
     def __init__(self) -> None:
         self.trouble = ""
-        """Who else answers there; empty: nobody, as far as is known."""
+        """What is wrong with it; empty: nothing, as far as is known."""
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, address: str, namespace: str, node: str) -> None:
@@ -34,8 +34,10 @@ class OwnAddress:
 
     async def _run(self, address: str, expected: tuple[str, str]) -> None:
         while True:
-            with contextlib.suppress(OSError):
+            try:
                 self._found(address, await who_else(address, expected))
+            except OSError as error:
+                self._unreached(address, error)
             await asyncio.sleep(CHECK_SECONDS)
 
     def _found(self, address: str, other: str) -> None:
@@ -48,6 +50,18 @@ class OwnAddress:
             logger.error(
                 "the address that this node advertises leads to another one",
                 extra={"event": "cluster.advertise_wrong", "address": address, "error": self.trouble},
+            )
+
+    def _unreached(self, address: str, error: OSError) -> None:
+        before = self.trouble
+        self.trouble = (
+            f"this node does not reach itself at {address}, which it advertises ({error.strerror or error}): other nodes relay to it only if "
+            "they do; --advertise must name an address of this node"
+        )
+        if self.trouble != before:
+            logger.warning(
+                "this node does not reach itself at the address that it advertises",
+                extra={"event": "cluster.advertise_unreached", "address": address, "error": self.trouble},
             )
 
     def close(self) -> None:

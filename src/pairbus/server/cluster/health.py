@@ -34,6 +34,8 @@ def silent_reason(view: LeaseView, route: Route, lease_ms: int, failed_takeover:
     if view.lag_ms >= lease_ms // 2:
         # Without an error it was reached, and what it waits for is not known here.
         return f"{waited}{failure or ': a call is under way'}"
+    if view.doubled:
+        return view.doubled
     if failed_takeover:
         return f"this node could not take over: {failed_takeover}"
     if view.state is LeaseState.REPLAYING:

@@ -260,7 +260,9 @@ class Node:
             metrics = self.metrics()  # none while the node starts or stops
             return 200 if metrics else 503, CONTENT_TYPE, render(metrics).encode()
         role, reason = self._role_and_reason()
-        warning = self._own_address.trouble
+        warning = self._own_address.trouble or (
+            self._keeper.view().doubled if self._keeper is not None else ""
+        )
         return health_answer(target, role, self._options.namespace, self._standing(role), reason, warning)
 
     def role(self) -> str:

@@ -417,6 +417,10 @@ def test_a_second_process_of_the_same_name_is_told_of_once(
         bench.advance(1_100)
         bench.until(lambda count=count: len(bench.nodes.reported) > count)  # type: ignore[misc]
     bench.until(lambda: bool(events(caplog, "cluster.name_taken")))
+    assert "another process, at elsewhere:2, reports under the name here" in bench.keeper.view().doubled
+    bench.nodes.other = None  # it is gone
+    bench.advance(1_100)
+    bench.until(lambda: not bench.keeper.view().doubled)
     bench.keeper.stop()
     assert events(caplog, "cluster.name_taken") == ["cluster.name_taken"]
     assert [one.address for one in bench.keeper.view().nodes] == ["here:1"]

@@ -18,7 +18,7 @@ from pairbus.server.cluster.advertised import OwnAddress
 from pairbus.server.cluster.health import health_answer, role_of
 from pairbus.server.cluster.relaying.pipes import READ_BYTES
 from pairbus.server.cluster.relaying.quiet import QUIET_BYTES
-from pairbus.server.cluster.relaying.reach import ask_name
+from pairbus.server.cluster.relaying.reach import ask_name, who_else
 from pairbus.server.cluster.relaying.relay import FIRST_BYTES_MAX, MARK, Relay, Route, RouteKind
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
@@ -523,6 +523,30 @@ async def test_a_node_tells_that_its_own_address_leads_to_another_one(
         assert len(events) == 1, "once"
         in_turn(balancer.host, "a")
         await until(lambda: not own.trouble)
+    finally:
+        own.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nobody.invalid:5671"])
+async def test_a_node_tells_that_it_does_not_reach_itself_at_its_address(
+    address: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advertised, "CHECK_SECONDS", 0.01)
+    asked = 0
+
+    async def counted(address: str, expected: tuple[str, str]) -> str:
+        nonlocal asked
+        asked += 1
+        return await who_else(address, expected)
+
+    monkeypatch.setattr(advertised, "who_else", counted)
+    own = OwnAddress()
+    own.watch(address, "contoso", "a")
+    try:
+        await until(lambda: asked > 2)
+        assert f"this node does not reach itself at {address}, which it advertises (" in own.trouble
+        events = [one for one in caplog.records if getattr(one, "event", "") == "cluster.advertise_unreached"]
+        assert len(events) == 1, "once"
     finally:
         own.close()
 

@@ -76,3 +76,8 @@ def test_a_relay_whose_last_lease_has_ended_says_that_of_a_silent_database_only_
 ) -> None:
     view = LeaseView(LeaseState.IDLE, None, None, "", (), lag_ms, failure=failure)
     assert silent_reason(view, Route(RouteKind.RELAY, "10.0.0.1:5671"), 2_000, "") == said
+
+
+def test_a_second_process_of_a_node_says_why_it_serves_nobody() -> None:
+    view = LeaseView(LeaseState.IDLE, None, None, "", (), 100, doubled="another process reports")
+    assert silent_reason(view, Route(RouteKind.WAIT), 2_000, "") == "another process reports"

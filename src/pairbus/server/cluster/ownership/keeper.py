@@ -84,6 +84,8 @@ class LeaseView:
     known."""
     ending: StorageError | None = None
     """Why this node is fenced, if it is known: the namespace was moved out of this database, or the database lost a part of the log."""
+    doubled: str = ""
+    """Who else reports under the name of this node; empty: nobody."""
     is_over: bool = False
     """The thread has ended: nothing more will be known."""
 
@@ -131,7 +133,8 @@ class LeaseKeeper:
         """What is wrong with each of the two connections; empty: nothing."""
         self._waits = ""
         """What the call of the lease that is under way waits for, once it has waited for long."""
-        self._is_doubled = False
+        self._doubled = ""
+        self._is_double_logged = False
         self._ending: StorageError | None = None
         self._last: Callable[[], LastFrame] = _none
         self._is_over = False
@@ -182,6 +185,7 @@ class LeaseKeeper:
                 copies=self._copies if self._lease.held is not None else None,
                 failure=self._waits or self._failures[_LEASE],
                 ending=self._ending,
+                doubled=self._doubled,
                 is_over=self._is_over,
             )
 
@@ -415,22 +419,31 @@ class LeaseKeeper:
         return asked, tuple(sorted((*others, replace(mine, asked=asked)), key=lambda one: one.node))
 
     def _look_for_a_double(self, known: Sequence[NodeEntry]) -> None:
-        """Whether another process reports under this node's name. What was there before our first report may be of our former self."""
-        if self._is_doubled or not self._reported_state:
+        """Who else reports under this node's name. What was there before our first report may be of our former self."""
+        if not self._reported_state:
             return
         own = self._entry
-        for one in known:
-            if one.node == own.node and one.address != own.address and one.state != STOPPED:
-                self._is_doubled = True
-                logger.error(
-                    "another process reports under the name of this node: give each node a --node of its own",
-                    extra={
-                        "event": "cluster.name_taken",
-                        "node": own.node,
-                        "address": own.address,
-                        "other_address": one.address,
-                    },
-                )
+        others = [
+            one.address
+            for one in known
+            if one.node == own.node and one.address != own.address and one.state != STOPPED
+        ]
+        self._doubled = (
+            f"another process, at {others[0]}, reports under the name {own.node} of this node: give each node a --node of its own"
+            if others
+            else ""
+        )
+        if others and not self._is_double_logged:
+            self._is_double_logged = True
+            logger.error(
+                "another process reports under the name of this node: give each node a --node of its own",
+                extra={
+                    "event": "cluster.name_taken",
+                    "node": own.node,
+                    "address": own.address,
+                    "other_address": others[0],
+                },
+            )
 
     def _look_at_copies(self) -> DatabaseCopies | None:
         """What the owner shows of the database's standbys. Nothing depends on it, so a database that does not tell is not asked again."""
