@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 JAVA_END_SECONDS: Final = 2.0
 _OWN: Final = re.compile(r"^[ \t]*pairbus\.[\w.]*?(\w+): (.+)$", re.MULTILINE)
 """The last line of a Python traceback with an error of ours. Spark passes errors of its workers on as such text."""
-_NO_WORKER: Final = "Python worker failed to connect back"
-"""Java says so in words only."""
 _USAGE: Final = frozenset({"UsageError", "CheckpointMismatch"})
 
 
@@ -56,7 +54,7 @@ def spark_errors(ended: str = "") -> Iterator[None]:
         ended: What happens at the next start of a stream. With it errors that only Spark knows become one line, too.
 
     Raises:
-        PairbusError: Java ended, a Python worker did not start, or a task gave up with an error of ours.
+        PairbusError: Java ended, or a task gave up with an error of ours.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -77,15 +75,9 @@ def spark_errors(ended: str = "") -> Iterator[None]:
 
 def _of_spark(error: BaseException, ended: str) -> PairbusError | None:
     """One line for an error that is Spark's own; None for any other error, and if nobody knows what comes next."""
-    text = str(error)
-    if _NO_WORKER in text:
-        return PairbusError(
-            "Spark's Python workers did not start within ten seconds, which is all that Spark allows: the machine is busy. Run the "
-            f"command again{'; ' if ended else ''}{ended}"
-        )
     if not ended or way_out(error) is not None:
         return None
-    causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
+    causes = [line for line in str(error).splitlines() if line.startswith("Caused by: ")]
     reason = causes[-1].removeprefix("Caused by: ") if causes else one_line(error)
     return PairbusError(f"Spark stopped: {reason[:CHARACTERS_MAX]}; {ended}")
 
