@@ -10,6 +10,7 @@ from azure.servicebus.management import EntityStatus
 
 from pairbus import PairedServiceBusClient
 from pairbus.aio import PairedServiceBusClient as AsyncClient
+from pairbus.pairing.client.backlog.queue_checks import LEAKS, REFUSES
 from pairbus.pairing.events import Kind
 from pairbus.testing import Namespace, Pair
 from tests.integration.pairing.kit import by_hand, options, paired, text
@@ -35,6 +36,10 @@ def change(pair: Pair, queue: str, **values: Any) -> None:
 
 def loud(client: Any, kind: Kind) -> list[str]:
     return [event.subject for event in client.events() if event.kind is kind and event.is_loud]
+
+
+def unusable(client: Any) -> list[str]:
+    return [event.text for event in client.events() if event.kind is Kind.QUEUE_UNUSABLE]
 
 
 def refused(client: Any) -> list[str]:
@@ -70,7 +75,22 @@ def test_a_topic_in_place_of_a_backlog_queue_swallows_no_message(pair: Pair) -> 
 
         assert sorted(in_queue(pair.secondary, other_of(queue))) == ["2", "3", "4"]
         assert loud(client, Kind.QUEUE_UNUSABLE) == [queue]
+        assert unusable(client)[0].startswith(LEAKS)
         assert client._state.usable_queues == [other_of(queue)]
+
+
+@pytest.mark.promise("P33")
+def test_a_queue_that_requires_sessions_now_is_not_said_to_accept_messages(pair: Pair) -> None:
+    with paired(pair, by_hand(enable_syphon=True)) as client:
+        client.fail_over("orders")
+        with pair.secondary.administration_client() as management:
+            management.delete_queue(f"{BACKLOG}1")
+            management.create_queue(f"{BACKLOG}1", requires_session=True)
+
+        wait_until(lambda: loud(client, Kind.QUEUE_UNUSABLE) == [f"{BACKLOG}1"], "the drain finds it")
+
+        assert unusable(client)[0].startswith(REFUSES)
+        assert "requires sessions to create a non-sessionful" in unusable(client)[0]
 
 
 @pytest.mark.promise("P4", "P33")

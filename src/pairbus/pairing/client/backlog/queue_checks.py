@@ -28,11 +28,18 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 5.0
 """How long a send waits for a look at most. A queue that does not answer in time is trusted."""
 
-UNFIT: Final = (
-    "it accepts messages and does not keep them, so none are parked there. A topic has its name now, or it forwards, or it requires "
-    "sessions: delete the topic, remove the forwarding, or make it a plain queue again. What was parked there may be lost; "
-    "`pairbus reconcile` names the messages that never arrived"
+_LOST: Final = "What was parked there may be lost; `pairbus reconcile` names the messages that never arrived"
+LEAKS: Final = (
+    "it accepts messages and does not keep them, so none are parked there. A topic has its name now, or it forwards: delete the topic, "
+    f"or remove the forwarding. {_LOST}"
 )
+"""It has accepted a message, and refuses a receiver. One that requires sessions would have refused the message."""
+REFUSES: Final = (
+    "the secondary lets nobody receive from it, so none are parked there. Its answer shows whether a topic has its name now, it "
+    "forwards, or it requires sessions: delete the topic, remove the forwarding, or delete the queue and pair again to get a plain one. "
+    f"{_LOST}"
+)
+"""It refuses a receiver. Whether it would accept a message was not tried."""
 NOT_DRAINED: Final = "nothing can be received from it, so messages are parked there and no drain delivers them: set its status to Active"
 
 
@@ -44,7 +51,8 @@ class QueueChecks:
         self._state = client._state
         self._runtime = client._runtime
         self._may_listen = True
-        self._unfit: set[str] = set()
+        self._unfit: dict[str, str] = {}
+        """Queues that no message is parked in, and why."""
         self._not_drained: set[str] = set()
         self._numbers = itertools.count(1)
         self._begun: dict[str, int] = {}
@@ -56,12 +64,15 @@ class QueueChecks:
 
     # --- what is known ------------------------------------------------------------------------------------
 
-    def found(self, queue: str, error: Exception | None) -> None:
-        """An attempt to receive from a queue ended with an error, or without. Tells what that means, once."""
+    def found(self, queue: str, error: Exception | None, *, has_accepted: bool = False) -> None:
+        """An attempt to receive from a queue ended with an error, or without. Tells what that means, once.
+
+        ``has_accepted``: the queue has just accepted a message.
+        """
         failure = None if error is None else classify(error)
         with self._state.lock:
             if failure is None:
-                self._unfit.discard(queue)
+                self._unfit.pop(queue, None)
                 self._not_drained.discard(queue)
             elif failure is Failure.UNAUTHORIZED:
                 self._may_listen = False
@@ -69,14 +80,14 @@ class QueueChecks:
                 self._not_drained.add(queue)
                 self._state.emit(Kind.PROPERTY_DIFFERENCE, queue, NOT_DRAINED, is_loud=True)
             elif error is not None and is_of_the_entity(error):
-                self.found_unfit(queue, shown(error))
+                self.found_unfit(queue, shown(error), LEAKS if has_accepted else REFUSES)
 
-    def found_unfit(self, queue: str, why: str) -> None:
+    def found_unfit(self, queue: str, why: str, text: str = REFUSES) -> None:
         """A receiver is refused because of what the queue is: it leaves the rotation."""
         with self._state.lock:
             if queue not in self._unfit:
-                self._unfit.add(queue)
-                self._state.emit(Kind.QUEUE_UNUSABLE, queue, f"{UNFIT} ({why})", is_loud=True)
+                self._unfit[queue] = text
+                self._state.emit(Kind.QUEUE_UNUSABLE, queue, f"{text} ({why})", is_loud=True)
             self._state.refused(queue, why)
 
     # --- sends --------------------------------------------------------------------------------------------
@@ -84,7 +95,7 @@ class QueueChecks:
     async def before_send(self, queue: str, until_ms: int) -> None:
         """A send tries a queue. Raises MessagingEntityDisabledError: it still does not keep what it accepts."""
         if queue in self._unfit:
-            await self._look_since(queue, until_ms)
+            await self._look_since(queue, until_ms, has_accepted=False)
             self._check(queue)
 
     async def after_send(self, send: Send, link: Link, queue: str, until_ms: int) -> None:
@@ -94,7 +105,7 @@ class QueueChecks:
         is_known = known is not None and known() is connection
         if not self._may_listen or (is_known and self._state.clock() < self._again_ms.get(queue, 0)):
             return
-        await self._look_since(queue, until_ms)
+        await self._look_since(queue, until_ms, has_accepted=True)
         if queue in self._unfit:
             # Whatever stands behind it may deliver it all the same.
             send.is_in_doubt = True
@@ -103,10 +114,11 @@ class QueueChecks:
             self._connections[link] = weakref.ref(connection)
 
     def _check(self, queue: str) -> None:
-        if queue in self._unfit:
-            raise MessagingEntityDisabledError(message=f"backlog queue {queue!r}: {UNFIT}")
+        text = self._unfit.get(queue)
+        if text is not None:
+            raise MessagingEntityDisabledError(message=f"backlog queue {queue!r}: {text}")
 
-    async def _look_since(self, queue: str, until_ms: int) -> None:
+    async def _look_since(self, queue: str, until_ms: int, *, has_accepted: bool) -> None:
         """Return once a look has ended that began after this call, its own or another's, or there is no time left."""
         number = next(self._numbers)
         while True:
@@ -123,7 +135,7 @@ class QueueChecks:
                 continue
             begun = next(self._numbers)
             try:
-                await self._look(queue, min(LOOK_SECONDS, left_ms / 1000))
+                await self._look(queue, min(LOOK_SECONDS, left_ms / 1000), has_accepted=has_accepted)
                 self._begun[queue] = begun
                 self._again_ms[queue] = self._state.clock() + self._state.ping_interval_ms
             finally:
@@ -131,7 +143,7 @@ class QueueChecks:
                     self._looking.discard(queue)
                 self._runtime.notify()
 
-    async def _look(self, queue: str, seconds: float) -> None:
+    async def _look(self, queue: str, seconds: float, *, has_accepted: bool) -> None:
         receiver = None
         error: Exception | None = None
         try:
@@ -146,4 +158,4 @@ class QueueChecks:
         finally:
             # Closing takes the SDK half a second, and the send need not wait for it.
             self._runtime.spawn(self._client._close_quietly, receiver)
-        self.found(queue, error)
+        self.found(queue, error, has_accepted=has_accepted)
