@@ -14,7 +14,7 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus.drain.azure_ports import AzureInbox
+from pairbus.drain.azure_ports import SEND_SECONDS, AzureInbox
 from pairbus.drain.closing import close_all
 from pairbus.drain.dead_letters import MayRemove, Removal, remove_dead_letters
 from pairbus.drain.hosting import CLOSE_SECONDS, FindNames, build
@@ -278,7 +278,7 @@ class Backlog:
                 batch = message_bytes.new_batch(BACKLOG_LIMIT_BYTES * 4, sender)
                 message_bytes.batch_of(batch, [parking.without_dead_letter_marks(payload)])
                 # Sent before completed: a crash in between repeats it, with the same message id.
-                await sender.send_messages(batch)
+                await sender.send_messages(batch, timeout=SEND_SECONDS)
                 moved += 1
                 return True
 

@@ -168,9 +168,12 @@ def send(flags: SendFlags) -> int:
         from azure.servicebus import ServiceBusMessage
         from azure.servicebus.exceptions import ServiceBusError
 
+        from pairbus.sdk.links.handlers import leave_silent_connections
+
         sent = trying = 0
         header = values_of(flags, "message_id", "subject", "content_type")
         with _client(flags) as client, client.get_queue_sender(flags.entity) as sender:
+            leave_silent_connections(sender)
             while messages := [
                 ServiceBusMessage(
                     body,
@@ -405,6 +408,7 @@ def _receiver(
 ) -> ServiceBusReceiver:
     from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 
+    from pairbus.sdk.links.handlers import leave_silent_connections
     from pairbus.sdk.links.receivers import read_in_one_thread
 
     path, sub_queue = split_sub_queue(flags.entity)
@@ -425,6 +429,8 @@ def _receiver(
         else client.get_queue_receiver(target.name, **settings)
     )
     read_in_one_thread(receiver)
+    if flags.session is None:  # the lock of a session would end with its link
+        leave_silent_connections(receiver)
     return receiver
 
 

@@ -132,6 +132,25 @@ def end_retries(sender: Any, is_over: Callable[[], bool]) -> None:
     sender._handle_exception = handle
 
 
+def leave_silent_connections(handler: Any) -> None:
+    """Let a synchronous sender or receiver make each attempt after one without an answer over a fresh connection.
+
+    The SDK keeps the connection, which may be dead without an error, and would wait for the same peer again.
+    """
+    original = handler._handle_exception
+
+    def handle(exception: Exception) -> BaseException:
+        error: BaseException = original(exception)
+        if isinstance(error, OperationTimeoutError):
+            client = take_handler(handler)
+            if client is not None:
+                with suppress(Exception):
+                    end_handler(client)
+        return error
+
+    handler._handle_exception = handle
+
+
 def watch_pauses(sender: Any, ended: Callable[[], None]) -> None:
     """Call ``ended`` after each pause that a synchronous sender makes before it tries again. An error of it ends the attempts."""
     original = sender._backoff
