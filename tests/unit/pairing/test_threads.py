@@ -14,6 +14,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
+from pairbus.pairing.runtime import thread_link
 from pairbus.pairing.runtime import thread_runtime as runtime
 from pairbus.pairing.runtime.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
@@ -217,6 +218,57 @@ def test_a_send_that_fails_does_not_wait_for_the_end_of_its_connection() -> None
     assert not is_over.is_set()
     assert subject.sender._handler is None
     is_over.set()
+
+
+@pytest.mark.parametrize("has_answer", [True, False])
+def test_short_attempts_without_an_answer_end_a_connection_that_did_not_answer_between_them(
+    has_answer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(thread_link, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def send_messages(message: str, timeout: float) -> None:
+        nonlocal now
+        if message == "answered":
+            return
+        now += timeout
+        raise subject.sender._handle_exception(OperationTimeoutError())
+
+    subject = link(runtime.Limits(), send_messages)
+    subject.sender._handler = SimpleNamespace(close=lambda: None)
+    short = thread_link.ANSWER_SECONDS_MIN * 0.6
+    subject.try_to_send("silent", short, WAIT_SECONDS)
+    if has_answer:
+        assert subject.try_to_send("answered", short, WAIT_SECONDS) is None
+    subject.try_to_send("silent", short, WAIT_SECONDS)
+
+    assert (subject.sender._handler is not None) is has_answer
+
+
+def test_who_got_the_turn_with_little_time_left_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(thread_link, "time", SimpleNamespace(monotonic=lambda: now))
+    sent: list[str] = []
+    subject = link(runtime.Limits(), lambda message, **options: sent.append(message))
+    subject.sender._running = False
+    turn = subject.turn
+    turn.acquire()
+
+    class SlowTurn(Turn):
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            nonlocal now
+            if blocking:
+                now += timeout - thread_link.OPEN_SECONDS_MIN / 2
+            return super().acquire(blocking, timeout)
+
+    subject.turn = SlowTurn(turn)  # type: ignore[assignment]  # as much of a lock as the link uses
+    failed = subject.try_to_send("message", WAIT_SECONDS, WAIT_SECONDS)
+
+    assert failed is not None
+    assert type(failed.error) is OperationTimeoutError
+    assert not failed.attempts.is_sent
+    assert sent == []
+    assert not turn.locked(), "the next one may have the turn"
 
 
 def test_a_forked_process_has_a_watcher_of_its_own() -> None:

@@ -148,7 +148,9 @@ class AsyncioLink:
                 if attempts is not None:
                     attempts.sending()
                 return await work(*given, **options)
-            except ServiceBusError:
+            except ServiceBusError as error:
+                if handlers.ends_connection(error):
+                    self._drop()
                 raise
             except BaseException:
                 self._drop()

@@ -5,6 +5,9 @@ calls it, and the others wait for their turn, each no longer than its own timeou
 
 The connection belongs to the thread that has the turn. Nobody else takes it off the sender: the watcher would find nothing to
 cut, and that thread would wait for a silent peer for ever.
+
+A connection on which a call got no answer in its time may be dead without an error, as after a firewall has forgotten it. The
+thread that noticed drops it, and the next attempt, its own or that of a thread that waits, opens another one.
 """
 
 from __future__ import annotations
@@ -32,6 +35,11 @@ CLOSE_SECONDS: Final = 0.5
 CUT_SECONDS: Final = 1.5
 """How long ``close`` then cuts connections until the call in progress has ended."""
 CUT_EVERY_SECONDS: Final = 0.1
+ANSWER_SECONDS_MIN: Final = 0.25
+"""A connection that had less time than this to answer is not dead: its callers had no time."""
+OPEN_SECONDS_MIN: Final = 1.0
+"""Who has waited for the turn opens no connection with less time than this left, or half of what it had: it would not succeed, and
+the address would get the blame."""
 END_SECONDS: Final = 1.0
 """How long ``close`` waits for the end of a connection before it cuts it, and again before it leaves it behind."""
 
@@ -71,6 +79,10 @@ class ThreadLink:
         """Those of the call in progress, or of the last one."""
         self._is_sending = False
         """Whether there is a call in progress that sends."""
+        self._asked_at = 0.0
+        """When the call in progress got its turn, or its last attempt ended."""
+        self._silent_since = NEVER
+        """When the first call was made that had no answer; ``NEVER`` since the last answer."""
         opening.bound_opening(sender)
         handlers.watch_attempts(sender, self._failed, is_final)
         handlers.watch_pauses(sender, self._may_try_again)
@@ -91,7 +103,9 @@ class ThreadLink:
         begun = time.monotonic()
         attempts = attempts or Attempts()
         try:
-            if not self.turn.acquire(False):
+            if self.turn.acquire(False):
+                self._asked_at = begun
+            else:
                 seconds = self._wait_for_turn(begun, seconds)
             try:
                 if self.is_closed:
@@ -102,6 +116,7 @@ class ThreadLink:
                 if self._limits.watcher is None:
                     self._limits.start()
                 self.sender.send_messages(message, timeout=seconds)
+                self._silent_since = NEVER
             except Exception:
                 raise
             except BaseException:
@@ -124,7 +139,12 @@ class ThreadLink:
         if not self._is_wanted():
             self.turn.release()
             raise NotWanted
-        return max(0.001, seconds - (time.monotonic() - begun))
+        self._asked_at = time.monotonic()
+        left = max(0.001, seconds - (self._asked_at - begun))
+        if left < min(OPEN_SECONDS_MIN, seconds / 2) and not handlers.is_open(self.sender):
+            self.turn.release()
+            raise OperationTimeoutError(message="Timed out waiting for the link.")
+        return left
 
     async def open(self, seconds: float) -> None:
         with self._held(seconds):
@@ -175,10 +195,12 @@ class ThreadLink:
             if self.is_closed:
                 raise LinkClosed
             self._attempts = current_attempts.get(None)
+            self._asked_at = time.monotonic()
             self.until = begun + max(0.001, seconds)
             if self._limits.watcher is None:
                 self._limits.start()
             yield
+            self._silent_since = NEVER
         except ServiceBusError as error:
             if self.is_closed or time.monotonic() < self.until or classify(error) not in IN_DOUBT:
                 raise
@@ -198,6 +220,18 @@ class ThreadLink:
         """An attempt of the call in progress has failed."""
         if self._attempts is not None:
             self._attempts.failed(error)
+        if isinstance(error, OperationTimeoutError):
+            self._was_silent()
+        else:
+            self._silent_since = NEVER  # an answer, or the end of the connection
+
+    def _was_silent(self) -> None:
+        """An attempt had no answer in its time. The SDK keeps such a connection, and would use a dead one for ever."""
+        now = time.monotonic()
+        self._silent_since = min(self._silent_since, self._asked_at)
+        self._asked_at = now
+        if now - self._silent_since >= ANSWER_SECONDS_MIN:
+            self._drop()
 
     def _may_try_again(self) -> None:
         """The SDK has paused after a failed attempt, and is about to make the next one."""
@@ -222,6 +256,7 @@ class ThreadLink:
 
     def _drop(self) -> None:
         """Let go of the connection. A thread closes it: that takes a second or more when its peer is gone."""
+        self._silent_since = NEVER
         handler = handlers.take_handler(self.sender)
         if handler is not None:
             thread = threading.Thread(target=_end, args=(handler,), name="pairbus-closing", daemon=True)
