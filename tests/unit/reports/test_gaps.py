@@ -56,7 +56,7 @@ def test_what_is_hidden_depends_on_whose_audit_paused() -> None:
         found = hidden_by([of(role, RESUMED)])
         assert (found.nowhere_before_ms, found.waiting_before_ms) == (nowhere, waiting)
         assert [gap.hides_sends for gap in found.gaps] == [role == SENT]
-        assert hidden_by([of(role, STOPPED)]).nowhere_before_ms == (FOREVER_MS if nowhere else 0)
+        assert hidden_by([of(role, STOPPED)]).nowhere_before_ms == (NEVER if nowhere == NEVER else FOREVER_MS)
 
 
 def test_pauses_outside_of_the_question_hide_nothing() -> None:
