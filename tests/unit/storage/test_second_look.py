@@ -101,10 +101,11 @@ def test_a_call_at_a_server_that_was_replaced_ends_and_its_other_connections_are
 
 
 def test_a_call_that_the_server_waits_for_ends_only_when_the_next_look_finds_the_same() -> None:
-    line, idle = FakeLine("commit"), FakeLine("read")
-    world = World(line, idle)
+    line, idle, at_work = FakeLine("commit"), FakeLine("read"), FakeLine("lease")
+    world = World(line, idle, at_work)
     world.finds = Finding(Found.IDLE, "lost")
     line.waits_since = world.now
+    at_work.waits_since = world.now + 60  # its call begins in between
     world.run(SILENT_SECONDS + 0.6)
     assert (len(world.looks), line.left) == (1, [])
     world.finds = Finding(Found.AT_WORK, "it came late")
@@ -113,7 +114,7 @@ def test_a_call_that_the_server_waits_for_ends_only_when_the_next_look_finds_the
     world.run(2 * PAUSE_SECONDS_MIN)
     assert (len(world.looks), line.left) == (3, [])
     world.run(4 * PAUSE_SECONDS_MIN + 1)
-    assert (len(line.left), idle.left) == (1, [])
+    assert (len(line.left), len(idle.left), at_work.left) == (1, 1, []), "what has no call goes the same way"
 
 
 def test_a_call_without_anywhere_to_go_goes_on_and_is_told_of() -> None:

@@ -137,8 +137,11 @@ class SecondLooks(Generic[LineType]):
                 extra={"event": "cluster.database_left", "connection": line.purpose, "error": why},
             )
             for one in list(self._lines()):
-                # Those that are idle too: their next call would wait there, or be answered by a server that was replaced.
-                if one is line or (finding.found is Found.ELSEWHERE and one.is_beside(line)):
+                # Of its neighbours those without a call too: their next one would be lost as well, or answered by a server that was replaced.
+                is_neighbour = one.is_beside(line) and (
+                    finding.found is Found.ELSEWHERE or one.waits_since is None
+                )
+                if one is line or is_neighbour:
                     one.leave(why)
             return
         self._before.append((line, since, finding))
