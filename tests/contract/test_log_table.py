@@ -341,6 +341,17 @@ def test_a_renewal_looks_for_the_newest_frame(parts: Parts) -> None:
     assert not parts.lease.renew(1, "a:1", LEASE_MS, 5), "another may own it: that counts first"
 
 
+@pytest.mark.promise("S4")
+def test_a_renewal_that_was_so_long_on_its_way_that_its_frame_was_dropped_is_one(parts: Parts) -> None:
+    acquired(parts.lease)
+    for number in range(2, 3 * RANGE_FRAMES):
+        insert(parts.writer, number)
+    parts.writer.drop_below(2 * RANGE_FRAMES)
+    assert parts.lease.renew(1, "a:1", LEASE_MS, 3)
+    with pytest.raises(LogShortened):
+        parts.lease.renew(1, "a:1", LEASE_MS, 3 * RANGE_FRAMES)
+
+
 @pytest.mark.promise("S1", "S3")
 def test_a_former_owner_learns_how_much_of_its_log_is_there(parts: Parts) -> None:
     acquired(parts.lease)

@@ -277,7 +277,7 @@ class SimulatedLease(_Part):
             row = state.row
             if row.epoch != epoch or not row.owner or self._owner not in ("", row.owner):
                 return False, []
-            if newest and newest not in state.frames:
+            if newest > max(state.frames, default=0):
                 raise LogShortened(max(state.frames, default=0))
             return True, [ShardRow(epoch, row.owner, address, database.now() + lease_ms)]
 

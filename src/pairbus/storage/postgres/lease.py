@@ -189,7 +189,11 @@ class PostgresLease:
             newest
             and self._session.execute(b"holds", _HOLDS, (INT4, INT8, TEXT), (*held, self._owner)).ntuples
         ):
-            raise LogShortened(last_frame(self._session, self._shard_value))
+            last = last_frame(self._session, self._shard_value)
+            if last > newest:
+                # The renewal was long on its way, and the owner has dropped that frame meanwhile: what came after it is there.
+                return self.renew(epoch, address, lease_ms, last)
+            raise LogShortened(last)
         return False
 
     def last_kept(self, last: LastFrame) -> int | None:

@@ -184,8 +184,8 @@ class LeaseTable(Protocol):
     def renew(self, epoch: int, address: str, lease_ms: int, newest: int = 0) -> bool:
         """Let the lease end ``lease_ms`` from now; False: the shard has another epoch or owner, or the lease was given back.
 
-        ``newest``: a frame of this epoch that is durable; 0: none is known. Raises LogShortened if it is not there: then the lease is
-        not prolonged.
+        ``newest``: a frame of this epoch that is durable; 0: none is known. Raises LogShortened if neither it nor one behind it is there:
+        then the lease is not prolonged.
         """
 
     def last_kept(self, last: LastFrame) -> int | None:

@@ -362,9 +362,14 @@ class LeaseKeeper:
         try:
             return self._table.renew(epoch, self._address, self._lease.lease_ms, newest)
         except LogShortened as error:
+            lost = shortened(newest, error)
+            with self._condition:
+                # First: another node may speak as soon as the lease is given back.
+                self._ending = lost
+                self._lease.fenced()
             with contextlib.suppress(StorageError):
                 self._table.release(epoch)  # another node need not wait for the end of the lease
-            raise shortened(newest, error) from None
+            raise lost from None
 
     def _acquire(self) -> None:
         try:
