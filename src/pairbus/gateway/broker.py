@@ -110,6 +110,7 @@ class Broker:
         self._later: list[tuple[int, int, GatewayConnection, Session, int]] = []
         self._later_count = 0
         self._transactions = 0
+        self._transaction_key = _derived(random_bytes, b"transactions", 32)
         self._seen_version = 0
         self._timers = Timers()
         """When each connection must be ticked, by its number: a timer out of date holds a number and no connection."""
@@ -176,8 +177,10 @@ class Broker:
         heappush(self._later, (at, self._later_count, connection, session, delivery_id))
 
     def next_transaction_id(self) -> bytes:
+        """An id that tells nothing of how many there were: peers without a token get one too (M6)."""
         self._transactions += 1
-        return self._transactions.to_bytes(8, "big")
+        count = self._transactions.to_bytes(8, "big")
+        return hashlib.blake2b(count, digest_size=8, key=self._transaction_key).digest()
 
     # -- turns and time ------------------------------------------------------------------------
 

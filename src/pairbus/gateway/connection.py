@@ -1,6 +1,6 @@
 """One client connection: links are attached here, transfers and settlements are sent on to the engine.
 
-Rule 1: nothing before authentication: a link is answered only after its right has been checked (M6).
+Rule 1: nothing before authentication: a link to an entity is answered only after its right has been checked (M6).
 Rule 2: every refusal reaches the client as the condition its SDK turns into its own exception.
 
 When a receiver gets no deliveries, although there are messages:
@@ -64,9 +64,9 @@ STRANGER_BYTES_MAX: Final = 32_768
 STRANGER_SESSIONS_MAX: Final = 8
 """Sessions that a connection may have open before it has shown any right; one more closes it."""
 STRANGER_REFUSALS_MAX: Final = 8
-"""Tokens that are refused before the connection is closed, if it has shown no right."""
+"""Tokens and requests to the coordinator that are refused before the connection is closed, if it has shown no right."""
 STRANGER_LINKS_MAX: Final = 8
-"""Links that a connection may ask for before it has shown any right: the clients need two, each takes memory, refused or not (M6)."""
+"""Links that a connection may ask for before it has shown any right: the clients need three, each takes memory, refused or not (M6)."""
 REQUEST_WORK: Final = 16
 """The work of a request to a management node, of a token or of a transaction's begin or end, on top of its transfer's."""
 NOT_ARMED: Final = 1 << 62
@@ -161,13 +161,13 @@ class GatewayConnection(Handler):
         if ends_at(grant) < self.armed_at:
             self.broker.arm(self)
 
-    def token_refused(self) -> None:
-        """A token was refused; a connection that shows nothing but such is closed."""
+    def request_refused(self) -> None:
+        """A token, or a request to the coordinator, was refused; a connection that shows nothing but such is closed."""
         if not self.is_stranger:
             return
         self._stranger_refusals += 1
         if self._stranger_refusals >= STRANGER_REFUSALS_MAX:
-            text = f"{STRANGER_REFUSALS_MAX} tokens were refused and none was valid: check the key, then connect again."
+            text = f"{STRANGER_REFUSALS_MAX} requests were refused and no valid token was put: check the key, then connect again."
             self._turn_away("amqp:unauthorized-access", text)
 
     def _is_hit(self, now: int) -> bool:
@@ -398,12 +398,9 @@ class GatewayConnection(Handler):
                 return
         try:
             if isinstance(attach.target, CoordinatorTarget):
-                if self.is_stranger:
-                    raise Unauthorized(
-                        "A transaction needs a connection that has authenticated: put a token first."
-                    )  # M6
+                # Before any token: the .NET and Java clients begin with it. What a transaction does is checked piece by piece.
                 self.add(Coordinator(self, link, "", ""))
-                link.accept(max_message_size=self.broker.request_bytes_max)
+                link.accept(max_message_size=transactions.REQUEST_BYTES_MAX)
                 return
             terminus = attach.source if link.role_is_sender else attach.target
             if terminus is not None and terminus.dynamic:

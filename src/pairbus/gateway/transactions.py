@@ -25,6 +25,7 @@ from pairbus.errors import (
     Refusal,
     TransactionRolledBack,
     TransactionTimedOut,
+    Unauthorized,
     UnknownTransaction,
 )
 from pairbus.gateway.accept import check, store
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from pairbus.gateway.management.request import Request
     from pairbus.gateway.telemetry.meter import SendTallies
 
+REQUEST_BYTES_MAX: Final = 16_384
+"""The largest declare or discharge, which need about 40 bytes: strangers may send these (M6)."""
 VALUES_MAX: Final = 64
 """Values in a declare or a discharge."""
 LIFETIME_MS: Final = 120_000
@@ -55,6 +58,8 @@ WORK_BYTES_MAX: Final = 67_108_864
 """Bytes of messages that wait in all transactions of one connection; a single message may be larger (B62)."""
 TRANSACTIONS_MAX: Final = 100
 """Open transactions of one connection."""
+STRANGER_TRANSACTIONS_MAX: Final = 8
+"""Open transactions of a connection that has shown no right: the .NET and Java clients declare before they put a token (M6)."""
 DECLARE: Final = 0x31
 DISCHARGE: Final = 0x32
 _DESCRIPTORS: Final[dict[object, int]] = {
@@ -196,12 +201,18 @@ def receive(connection: GatewayConnection, context: Coordinator, delivery_id: in
         session.reject_incoming(
             delivery_id, connection.broker.tracker.error(refusal, "coordinator", connection.now)
         )
+        connection.request_refused()
     except ProtocolError as error:
         session.reject_incoming(delivery_id, AmqpError("amqp:decode-error", str(error)))
+        connection.request_refused()
 
 
 def _declare(connection: GatewayConnection, controller: Link) -> Transaction:
     _roll_back_expired(connection)
+    if connection.is_stranger and len(connection.transactions) >= STRANGER_TRANSACTIONS_MAX:
+        raise Unauthorized(
+            f"{STRANGER_TRANSACTIONS_MAX} transactions are open on this connection without a valid token: put one first."
+        )
     if len(connection.transactions) >= TRANSACTIONS_MAX:
         raise ArgumentError(
             f"{TRANSACTIONS_MAX} transactions are open on this connection: discharge one first."

@@ -14,7 +14,16 @@ from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.transport.connection import Connection
 from pairbus.amqp.transport.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
 from pairbus.amqp.transport.link import Link
-from pairbus.amqp.transport.performatives import ATTACH, BEGIN, CLOSE, FLOW, OPEN
+from pairbus.amqp.transport.performatives import (
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    FLOW,
+    OPEN,
+    Attach,
+    Coordinator,
+    Transfer,
+)
 from pairbus.amqp.transport.sasl import SaslInit
 from pairbus.amqp.transport.session import Session
 from pairbus.amqp.types import Described, Symbol, UInt, ULong
@@ -69,6 +78,20 @@ def attach_frame(handle: int, name: str, address: str, properties: bytes = b"\x4
     return amqp_frame(0, encode_described(ATTACH, encode_list(fields)))
 
 
+def coordinator_frames(body: object, count: int) -> bytes:
+    """A controller link, and so many requests on it."""
+    attach = Attach("c")
+    attach.target = Coordinator()
+    attach.initial_delivery_count = 0
+    frames = [amqp_frame(0, attach.encode())]
+    for number in range(count):
+        transfer = Transfer(0)
+        transfer.delivery_id = number
+        transfer.delivery_tag = b"%d" % number
+        frames.append(amqp_frame(0, transfer.encode() + encode_message(body=body)))
+    return b"".join(frames)
+
+
 def flow_frame(values: int) -> bytes:
     """A flow whose list claims and holds one-byte values only."""
     return amqp_frame(0, encode_described(FLOW, encode_list([b"\x43"] * values)))
@@ -89,6 +112,8 @@ FLOODS: dict[str, bytes] = {
     + b"".join(attach_frame(i, f"{i}" + "n" * 15_000, "$cbs") for i in range(STRANGER_LINKS_MAX)),
     "open with wide properties": open_frame(wide(60_000)),
     "sessions": open_frame() + b"".join(begin_frame(channel) for channel in range(5000)),
+    "declares": BEGUN + coordinator_frames(Described(ULong(0x31), [None]), 500),
+    "discharges": BEGUN + coordinator_frames(Described(ULong(0x32), [b"unknown"]), 500),
     "flows of one-byte values": BEGUN + flow_frame(60_000) * 10,
     "a close with a wide error": BEGUN
     + amqp_frame(

@@ -16,20 +16,25 @@ from pairbus.amqp.states import (
 )
 from pairbus.amqp.types import Described, Symbol, ULong
 from pairbus.engine.entity import Entity
-from pairbus.gateway.transactions import LIFETIME_MS, TRANSACTIONS_MAX, WORK_MAX
+from pairbus.gateway.transactions import LIFETIME_MS, STRANGER_TRANSACTIONS_MAX, TRANSACTIONS_MAX, WORK_MAX
 from pairbus.model.entity import Settings
 from tests.simulation.wire import ClientReceiver, ClientSender, declared_txn_id
-from tests.unit.gateway.wire_bench import Peer, WireBench, message
+from tests.unit.gateway.wire_bench import Peer, WireBench, message, token
 
 
 class Desk:
     """A client with a controller link, a sender and a receiver."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, user: str | None = "root") -> None:
         self.bench = WireBench()
         self.entity: Entity = self.bench.queue("q", settings)
-        self.peer: Peer = self.bench.peer()
+        self.peer: Peer = self.bench.peer(user)
         self.controller: ClientSender = self.peer.session.sender(None, coordinator=True)
+        if user is not None:
+            self.attach_sender()
+        self.bench.settle()
+
+    def attach_sender(self) -> None:
         self.sender = self.peer.session.sender("q")
         self.bench.settle()
 
@@ -69,6 +74,58 @@ def test_nothing_is_visible_before_the_commit_and_all_is_after(desk: Desk) -> No
 
     assert desk.discharge(txn_id).code == ACCEPTED_CODE
     assert desk.active == 2
+
+
+@pytest.mark.promise("M6")
+def test_a_transaction_declared_before_the_token_does_what_the_token_allows() -> None:
+    """The Java and .NET clients attach the controller link and declare before they put any token."""
+    desk = Desk(user=None)
+    txn_id = desk.declare()
+    assert desk.peer.put_token(token("sender", "sender-1", "q"), "q") == 202
+    desk.attach_sender()
+    assert desk.send(txn_id).txn_id == txn_id
+
+    assert desk.discharge(txn_id).code == ACCEPTED_CODE
+    assert desk.active == 1
+
+
+@pytest.mark.promise("M3")
+def test_a_transaction_does_nothing_once_the_token_has_ended() -> None:
+    desk = Desk(user=None)
+    txn_id = desk.declare()
+    assert (
+        desk.peer.put_token(token("sender", "sender-1", "q", expires_at=desk.bench.now + 60_000), "q") == 202
+    )
+    desk.attach_sender()
+    desk.send(txn_id)
+    desk.bench.wait(60_000)
+
+    error = desk.discharge(txn_id).error
+    assert error is not None
+    assert error.condition == "amqp:transaction:rollback"
+    assert desk.active == 0
+
+
+@pytest.mark.promise("M6")
+def test_a_stranger_has_few_transactions_and_no_work() -> None:
+    desk = Desk(user=None)
+    for _ in range(STRANGER_TRANSACTIONS_MAX):
+        txn_id = desk.declare()
+    error = desk._tell(0x31, [None]).error
+    assert error is not None
+    assert error.condition == "amqp:unauthorized-access"
+    sender, receiver = desk.peer.session.sender("q"), desk.peer.session.receiver("q")
+    desk.bench.settle()
+    assert sender.detached
+    assert receiver.detached
+    assert desk.discharge(txn_id).code == ACCEPTED_CODE
+
+
+@pytest.mark.promise("M6")
+def test_a_transaction_id_tells_no_count(desk: Desk) -> None:
+    first, second = desk.declare(), desk.declare()
+
+    assert abs(int.from_bytes(second, "big") - int.from_bytes(first, "big")) > 1_000_000
 
 
 @pytest.mark.promise("B14")

@@ -54,7 +54,7 @@ def receive(
         )
         reply(connection, link, answer)
     if status >= 400:
-        connection.token_refused()
+        connection.request_refused()
 
 
 def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
