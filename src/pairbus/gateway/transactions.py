@@ -113,6 +113,7 @@ class PlannedSettlement:
         "_scope",
         "_session",
         "_settlement",
+        "_state",
         "is_settled",
     )
 
@@ -124,14 +125,16 @@ class PlannedSettlement:
         self._session: Session | None = None
         self._delivery_id = -1
         self._code = 0
+        self._state = b""
         self.is_settled = False
         """The receiver has forgotten the delivery."""
 
-    def came_on(self, session: Session, delivery_id: int, code: int, is_settled: bool) -> None:
-        """It came as a disposition with this outcome, not as a management request."""
+    def came_on(self, session: Session, delivery_id: int, code: int, state: bytes, is_settled: bool) -> None:
+        """It came as a disposition with this outcome, not as a management request. ``state``: what answers it, encoded."""
         self._session = session
         self._delivery_id = delivery_id
         self._code = code
+        self._state = state
         self.is_settled = is_settled
 
     def is_repeated_by(self, code: int) -> bool:
@@ -149,7 +152,8 @@ class PlannedSettlement:
         broker.meter.tally(self._queue.path, SETTLE).add(0)
         session = self._session
         if session is not None and session.awaits_settlement(self._delivery_id, self._lock):
-            session.settle_outgoing(self._delivery_id, self._code)
+            # The Java client compares the state with the transactional one that it sent, and takes another for a refusal.
+            session.answer_outgoing(self._delivery_id, self._state, settled=True)
 
     def roll_back(self, connection: GatewayConnection) -> None:
         """Give the message back if the receiver has forgotten it; else it is locked as before."""
@@ -344,10 +348,11 @@ def add_settlement(
             transaction.is_failed = True
             raise
         work = _plan_settlement(connection, transaction, context.queue, context.scope, lock, settlement)
-    work.came_on(session, delivery_id, inner.code, settled)
+    # Without the error of a rejection: to the .NET client an error in the answer means that the settlement failed.
+    state = encode_transactional(outcome.txn_id, encode_outcome_code(inner.code))
+    work.came_on(session, delivery_id, inner.code, state, settled)
     if not settled:
-        state = encode_transactional(outcome.txn_id, encode_outcome_code(inner.code))
-        session.answer_outgoing(delivery_id, state)
+        session.answer_outgoing(delivery_id, state, settled=False)
 
 
 def forgotten(connection: GatewayConnection, lock: Lock) -> bool:

@@ -191,7 +191,7 @@ def test_transactional_settlement_is_answered_and_settles_nothing_yet(wire: Wire
     wire.dispose(first, first, settled=False, state=encode_transactional(b"txn", STATE_ACCEPTED))
 
     session = wire.handler.sessions[0]
-    session.answer_outgoing(first, encode_transactional(b"txn", STATE_ACCEPTED))
+    session.answer_outgoing(first, encode_transactional(b"txn", STATE_ACCEPTED), settled=False)
 
     assert dispositions(wire) == [(False, first, first, False, 0x34)]
     assert list(session.unsettled) == [first]

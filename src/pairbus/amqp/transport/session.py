@@ -207,10 +207,12 @@ class Session:
             self._flush_echoed()
             self.echo_first = self.echo_last = delivery_id
 
-    def answer_outgoing(self, delivery_id: int, state: bytes) -> None:
-        """Answer a disposition with a state that settles nothing yet: a transactional one."""
+    def answer_outgoing(self, delivery_id: int, state: bytes, settled: bool) -> None:
+        """Answer a disposition with an encoded state, a transactional one. Once it is settled, the delivery is forgotten."""
+        if settled:
+            self.forget_outgoing(delivery_id)
         if not self.is_ended:
-            self.write(disposition(False, delivery_id, delivery_id, state, settled=False))
+            self.write(disposition(False, delivery_id, delivery_id, state, settled=settled))
 
     def awaits_settlement(self, delivery_id: int, context: object) -> bool:
         """Whether a delivery of ours with this context is not settled by anybody."""
