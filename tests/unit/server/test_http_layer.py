@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.layers.http import HttpLayer
-from pairbus.server.layers.websocket import is_websocket_path
+from pairbus.server.layers.websocket import WebSocketLayer, is_websocket_path
 
 REQUESTS = (
     b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -44,6 +44,76 @@ def layer() -> HttpLayer:
         return HttpResponse(200, [("x-method", request.method)], request.body)
 
     return HttpLayer(answer, peer="127.0.0.1:9", secure=False, body_bytes_max=1000, now=lambda: 0)
+
+
+def asked(target: bytes, *headers: bytes) -> tuple[list[str], bytes, HttpLayer]:
+    """What a request with this target comes to: targets that are answered, the answer, the layer."""
+    targets: list[str] = []
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        targets.append(request.target)
+        return HttpResponse(200, [], b"")
+
+    http = HttpLayer(answer, peer="", secure=True, body_bytes_max=1000, now=lambda: 0)
+    http.receive(b"\r\n".join([b"GET " + target + b" HTTP/1.1", b"Host: x", *headers, b"", b""]))
+    return targets, b"".join(http.take_output()), http
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"https://contoso.servicebus.windows.net/health", "/health"),
+        (b"HTTP://localhost:5300/metrics?x=http://y/z", "/metrics?x=http://y/z"),
+        (b"http://[::1]:5300/q/$management", "/q/$management"),
+        (b"http://127.0.0.1", "/"),
+        (b"https://x?api-version=2021-05", "/?api-version=2021-05"),
+        (b"/https://x/q", "/https://x/q"),
+    ],
+)
+def test_a_target_in_absolute_form_names_its_path(target: bytes, path: str) -> None:
+    """RFC 9112, 3.2.2: a server must take it."""
+    targets, answer, _ = asked(target)
+
+    assert targets == [path]
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"https://user:password@x/health",
+        b"https:///health",
+        b"https://:443/health",
+        b"https://x:443000/health",
+        b"https://x:port/health",
+        b"https://x\\health",
+        b"https://x/health#part",
+        b"http://[::1/health",
+    ],
+)
+def test_a_target_that_is_no_absolute_form_is_refused_with_the_reason(target: bytes) -> None:
+    targets, answer, http = asked(target)
+
+    assert targets == []
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"scheme://host:port/path?query" in answer
+    assert http.is_ended
+
+
+def test_a_websocket_is_opened_by_a_target_in_absolute_form() -> None:
+    """Microsoft's Java client asks for it so."""
+    targets, _, http = asked(
+        b"https://contoso.servicebus.windows.net/$servicebus/websocket",
+        b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        b"Sec-WebSocket-Protocol: AMQPWSB10",
+    )
+
+    assert targets == []
+    assert http.upgrade_head is not None
+    assert WebSocketLayer(http.upgrade_head).is_accepted
 
 
 @given(st.lists(st.integers(1, len(REQUESTS) - 1), max_size=12))

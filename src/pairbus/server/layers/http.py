@@ -11,6 +11,7 @@ from typing import Final
 import h11
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.server.layers.target import origin_form
 from pairbus.server.layers.websocket import is_websocket_path
 
 HEADER_BYTES_MAX: Final = 64 * 1024
@@ -43,6 +44,7 @@ class HttpLayer:
         "_pending_bytes",
         "_refusals",
         "_secure",
+        "_target",
         "is_behind",
         "is_ended",
         "is_known",
@@ -66,6 +68,8 @@ class HttpLayer:
         self._now = now
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
         self._head: h11.Request | None = None
+        self._target = b""
+        """Path and query that the head asks for."""
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._pending: list[bytes] = []
@@ -160,8 +164,14 @@ class HttpLayer:
                 self._refuse(
                     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head exceeds {HEADER_BYTES_MAX} bytes"
                 )
-            elif _asks_for_websocket(event):
-                self.upgrade_head = _head_bytes(event)
+                return
+            try:
+                self._target = origin_form(event.target)
+            except ValueError as error:
+                self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+                return
+            if _asks_for_websocket(event, self._target):
+                self.upgrade_head = _head_bytes(event, self._target)
             elif _content_length(event) > self._body_bytes_max:
                 self._refuse_body()
         elif isinstance(event, h11.Data):
@@ -183,7 +193,7 @@ class HttpLayer:
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
         request = HttpRequest(
             head.method.decode("ascii").upper(),
-            head.target.decode("latin-1"),
+            self._target.decode("latin-1"),
             headers,
             b"".join(self._body),
             self._peer,
@@ -265,14 +275,14 @@ def _forget_tracebacks(error: BaseException | None) -> None:
         error = error.__context__
 
 
-def _asks_for_websocket(head: h11.Request) -> bool:
-    if head.method != b"GET" or not is_websocket_path(head.target.decode("latin-1")):
+def _asks_for_websocket(head: h11.Request, target: bytes) -> bool:
+    if head.method != b"GET" or not is_websocket_path(target.decode("latin-1")):
         return False
     return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in head.headers)
 
 
-def _head_bytes(head: h11.Request) -> bytes:
-    lines = [b"%b %b HTTP/1.1" % (head.method, head.target)]
+def _head_bytes(head: h11.Request, target: bytes) -> bytes:
+    lines = [b"%b %b HTTP/1.1" % (head.method, target)]
     lines += [b"%b: %b" % (name, value) for name, value in head.headers]
     return b"\r\n".join(lines) + b"\r\n\r\n"
 

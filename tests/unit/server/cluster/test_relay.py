@@ -377,7 +377,16 @@ async def test_a_full_relay_cuts_the_oldest_connection_that_has_hardly_sent_anyt
     assert told[0].__dict__["cut"] == 1
 
 
-@pytest.mark.parametrize(("path", "status"), [("/health", 200), ("/health/owner", 503), ("/health?x=1", 200)])
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/health", 200),
+        ("/health/owner", 503),
+        ("/health?x=1", 200),
+        ("http://node:5672/health", 200),
+        ("HTTPS://node/health/owner?x=1", 503),
+    ],
+)
 @pytest.mark.parametrize("kind", list(RouteKind))
 async def test_every_node_answers_for_its_own_health(
     nodes: Callable[..., Node], path: str, status: int, kind: RouteKind
@@ -393,9 +402,10 @@ async def test_every_node_answers_for_its_own_health(
     assert json.loads(body) == {"role": "relay"}
 
 
-async def test_other_paths_that_begin_alike_are_relayed(pair: tuple[Node, Node]) -> None:
+@pytest.mark.parametrize("target", [b"/healthy", b"http://node/q", b"http://user@node/health"])
+async def test_other_paths_that_begin_alike_are_relayed(pair: tuple[Node, Node], target: bytes) -> None:
     relay, _ = pair
-    request = b"GET /healthy HTTP/1.1\r\n\r\n"
+    request = b"GET " + target + b" HTTP/1.1\r\n\r\n"
     reader, _ = await relay.connect(request)
     assert await soon(reader.readexactly(len(request) + 2)) == b"<" + request + b">"
 

@@ -33,6 +33,7 @@ from pairbus.server.cluster.relaying.reach import OwnerReach, connect
 from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.layers.detect import PREFIX_BYTES_MAX, WireProtocol, detect_protocol
 from pairbus.server.layers.refusal import plain_text_refusal
+from pairbus.server.layers.target import origin_form
 from pairbus.server.sockets.transports import limit_reads
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,11 @@ NO_ROOM: Final = ("connections_max", "no_descriptor")
 MADE_ROOM: Final = "made_room"
 """Why an old one is cut for a new one."""
 HEALTH_PATHS: Final = ("/health", "/health/owner", "/health/metrics")
-HEALTH_STARTS: Final = (b"GET /health", b"HEAD /health")
+HEALTH_STARTS: Final = tuple(
+    method + start for method in (b"get ", b"head ") for start in (b"/health", b"http://", b"https://")
+)
+"""How a request for this node's health may begin, in small letters; whether it is one shows its whole line."""
+_HEALTH_START_BYTES: Final = max(len(start) for start in HEALTH_STARTS)
 
 
 class RouteKind(Enum):
@@ -368,7 +373,11 @@ class Entrance(asyncio.Protocol):
         protocol = detect_protocol(self._first[:PREFIX_BYTES_MAX])
         if protocol is None:
             return
-        if protocol is WireProtocol.HTTP and self._first.startswith(HEALTH_STARTS) and self._answer_health():
+        if (
+            protocol is WireProtocol.HTTP
+            and self._first[:_HEALTH_START_BYTES].lower().startswith(HEALTH_STARTS)
+            and self._answer_health()
+        ):
             return
         route = self._relay.host.route()
         if route.kind is RouteKind.LOCAL:
@@ -408,7 +417,10 @@ class Entrance(asyncio.Protocol):
         line = self._first.partition(b"\r\n")[0].split(b" ")
         if b"\r\n" not in self._first:
             return len(self._first) < HEAD_BYTES_MAX
-        path = line[1].decode("latin-1").partition("?")[0]
+        try:
+            path = origin_form(line[1]).decode("latin-1").partition("?")[0]
+        except ValueError:
+            return False  # the owner says what is wrong
         if path not in HEALTH_PATHS:
             return False
         if b"\r\n\r\n" not in self._first and len(self._first) < HEAD_BYTES_MAX:
