@@ -196,6 +196,31 @@ def test_annotations_mean_the_same_whether_their_keys_are_symbols_or_strings(hea
     assert (found.scheduled_at, found.partition_key) == (5000, "p")
     assert message.message_annotations["x-opt-sequence-number"] == 7
     assert message.message_annotations["mine"] == "kept"
+    assert all(isinstance(key, Symbol) for key in message.message_annotations)
+
+
+@pytest.mark.parametrize("section", [0x71, 0x72, 0x78])
+@pytest.mark.parametrize("narrow", [True, False])
+def test_string_keys_that_should_be_symbols_are_delivered_as_symbols(section: int, narrow: bool) -> None:
+    """The Java client writes footers with string keys, and fails when it receives them."""
+
+    def encoded(symbol: int, string: int) -> bytes:
+        def key(code: int, text: str) -> bytes:
+            raw = text.encode()
+            return bytes([code]) + len(raw).to_bytes(1 if narrow else 4, "big") + raw
+
+        items = [key(symbol, "is-symbol") + b"\x41", key(string, "was-string") + encode_value("as it was")]
+        items.append(key(0xA1 if narrow else 0xB1, "größe") + b"\x42")  # no symbol can be that
+        return encode_described(section, encode_map_items(items))
+
+    symbol, string = (0xA3, 0xA1) if narrow else (0xB3, 0xB1)
+    body = encode_described(0x77, b"\x40")
+    sections = {0x78: (body, encoded(symbol, string))}.get(section, (encoded(symbol, string), body))
+    wanted = {0x78: (body, encoded(symbol, symbol))}.get(section, (encoded(symbol, symbol), body))
+
+    assert scan(b"".join(sections)).blob == scan(b"".join(wanted)).blob
+    assert scan(b"".join(wanted)).blob.endswith(b"".join(wanted[1:]))
+    assert encoded(symbol, symbol)[-40:] in scan(b"".join(sections)).blob
 
 
 def test_annotations_may_have_numbers_and_long_symbols_as_keys() -> None:
@@ -659,3 +684,10 @@ def test_what_is_found_in_a_message_does_not_follow_from_the_one_before(
             last.shape = LastShape().shape
             assert found_in(first)
             assert found_in(second) == alone, second
+
+
+def test_a_footer_with_a_key_and_no_value_is_refused() -> None:
+    footer = encode_described(0x78, b"\xc1\x04\x01\xa3\x01k")
+
+    with pytest.raises(RemoteProtocolError, match="footer has a key without a value"):
+        scan(encode_described(0x77, b"\x40") + footer)

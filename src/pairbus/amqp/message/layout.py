@@ -4,7 +4,8 @@
            |<------ delivery_length ---------->|<------ message_length ---------->|<--- the bare message --->|
 
 The prefix holds the length of each part and the values of the sender's header. The header itself and the annotations that
-belong to the broker are not kept; everything else is what the client wrote, byte for byte (B8).
+belong to the broker are not kept; everything else is what the client wrote, byte for byte (B8). Only where the client wrote the
+sections in another form than AMQP 1.0 asks for, they get it (``sections``).
 """
 
 from __future__ import annotations

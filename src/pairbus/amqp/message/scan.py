@@ -31,6 +31,13 @@ from pairbus.amqp.message.layout import (
     TTL_SET,
     VALUE,
 )
+from pairbus.amqp.message.sections import (
+    descriptor,
+    has_string_keys,
+    joined_in_order,
+    long_descriptor,
+    with_symbol_keys,
+)
 from pairbus.amqp.message.shape import LastShape
 from pairbus.amqp.types import Timestamp
 from pairbus.native import mypyc_attr
@@ -66,18 +73,6 @@ _last: Final = LastShape()
 PROPERTIES_END: Final = "properties end before their size says"
 SHORT_ID_BYTES: Final = 130
 """An encoded message id up to this long has at most 128 characters, whatever its type."""
-
-_SYMBOLIC: Final[dict[str, int]] = {
-    "amqp:header:list": HEADER,
-    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
-    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": PROPERTIES,
-    "amqp:application-properties:map": APPLICATION_PROPERTIES,
-    "amqp:data:binary": DATA,
-    "amqp:amqp-sequence:list": SEQUENCE,
-    "amqp:amqp-value:*": VALUE,
-    "amqp:footer:map": FOOTER,
-}
 
 
 def _clashes() -> list[int]:
@@ -203,7 +198,7 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
         if payload[offset] == 0 and payload[offset + 1] == 0x53:
             code: i64 = payload[offset + 2]
         else:
-            code, at = _long_descriptor(payload, offset, end)
+            code, at = long_descriptor(payload, offset, end)
             in_order = False  # the section gets the short descriptor, the only one every client reads
         constructor: i64 = payload[at]
         stop = at + 2 + payload[at + 1] if STEPS[constructor] == 254 else skip_value(payload, at, end)
@@ -234,6 +229,8 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
             elif code == APPLICATION_PROPERTIES:
                 application_length = stop - at + 3
                 _check_application_properties(payload, at, stop)
+            elif code == FOOTER and has_string_keys(payload[at:stop]):
+                in_order = False
         elif code == MESSAGE_ANNOTATIONS:
             message_items, message_count = _scan_annotations(payload, at, stop, found)
         elif code == DELIVERY_ANNOTATIONS:
@@ -279,7 +276,7 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
 def _bare(payload: bytes, start: i64, in_order: bool) -> bytes:
     """What is stored as the sender wrote it: from where its first section starts; -1: there is none."""
     if not in_order:
-        return _joined_in_order(payload)
+        return joined_in_order(payload)
     return payload[start:] if start >= 0 else b""
 
 
@@ -293,23 +290,6 @@ def _plain_prefix(flags: i64, priority: i64, properties_length: i64, application
         prefix = LAYOUT.pack(flags, priority, 0, 0, 0, 0, 0, properties_length, application_length)
         _prefixes[key] = prefix
     return prefix
-
-
-def _descriptor(payload: bytes, offset: i64, end: i64) -> tuple[i64, i64]:
-    """The code of a section, and where its value starts."""
-    if end - offset > 3 and payload[offset] == 0 and payload[offset + 1] == 0x53:
-        return payload[offset + 2], offset + 3
-    return _long_descriptor(payload, offset, end)
-
-
-def _long_descriptor(payload: bytes, offset: i64, end: i64) -> tuple[i64, i64]:
-    if payload[offset] != 0:
-        raise bad(f"a message section was expected at byte {offset}")
-    descriptor, at = decode_value(payload, offset + 1, end)
-    code = _SYMBOLIC.get(str(descriptor), 0) if isinstance(descriptor, str) else descriptor
-    if not isinstance(code, int) or not HEADER <= code <= FOOTER:
-        raise bad(f"descriptor {descriptor!r} is no message section")
-    return code, at
 
 
 def _section_error(code: i64, constructor: i64) -> RemoteProtocolError:
@@ -331,25 +311,6 @@ def _is_empty_body(code: i64, payload: bytes, at: i64, stop: i64) -> bool:
         b"\xa1\x00",
         b"\xb0\x00\x00\x00\x00",
         b"\xb1\x00\x00\x00\x00",
-    )
-
-
-def _joined_in_order(payload: bytes) -> bytes:
-    """The sections of the bare message where they belong, each with the short descriptor. ``_scan`` has checked them."""
-    end = len(payload)
-    offset = 0
-    pieces: list[tuple[int, bytes]] = []
-    while offset < end:
-        code, at = _descriptor(payload, offset, end)
-        offset = skip_value(payload, at, end)
-        if code >= PROPERTIES:
-            place = DATA if DATA <= code <= VALUE else code
-            pieces.append((place, bytes((0x00, 0x53, code)) + payload[at:offset]))
-    return b"".join(
-        piece
-        for place in (PROPERTIES, APPLICATION_PROPERTIES, DATA, FOOTER)
-        for at, piece in pieces
-        if at == place
     )
 
 
@@ -532,6 +493,7 @@ def _scan_annotations(payload: bytes, at: i64, stop: i64, found: Scanned | None)
         raise bad(f"annotations of {count} items")
     first = at
     dropped: list[tuple[int, int]] = []
+    has_strings = False
     for _ in range(0, count, 2):
         start = at
         key = b""
@@ -550,6 +512,8 @@ def _scan_annotations(payload: bytes, at: i64, stop: i64, found: Scanned | None)
             at += 2 + payload[at + 1]
         else:
             at = at + step if step else skip_value(payload, at, stop)
+        if code == 0xA1 or code == 0xB1:
+            has_strings = True
         if key in BROKER_KEYS:
             dropped.append((start, at))
         elif found is not None and payload[value] != 0x40:
@@ -563,14 +527,15 @@ def _scan_annotations(payload: bytes, at: i64, stop: i64, found: Scanned | None)
                 found.scheduled_at = moment.ms
     if at != stop:
         raise bad("annotations end before their size says")
-    if not dropped:
+    if not dropped and not has_strings:
         return payload[first:stop], count
     kept: list[bytes] = []
     for start, after in dropped:
         kept.append(payload[first:start])
         first = after
     kept.append(payload[first:stop])
-    return b"".join(kept), count - 2 * len(dropped)
+    items = b"".join(kept)
+    return with_symbol_keys(items) if has_strings else items, count - 2 * len(dropped)
 
 
 def split_batch(payload: bytes) -> list[bytes]:
@@ -583,7 +548,7 @@ def split_batch(payload: bytes) -> list[bytes]:
     offset: i64 = 0
     end: i64 = len(payload)
     while offset < end:
-        code, at = _descriptor(payload, offset, end)
+        code, at = descriptor(payload, offset, end)
         offset = skip_value(payload, at, end)
         if code == DATA:
             constructor = payload[at]
