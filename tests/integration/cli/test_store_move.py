@@ -767,3 +767,53 @@ def test_a_namespace_that_was_only_begun_in_the_database_is_replaced(data: Path,
         commit(store)
     moved("--data", data, "--to", url)
     assert in_database(url) == before
+
+
+@pytest.mark.promise("B1", "S3")
+def test_a_second_move_into_the_same_directory_is_refused_and_touches_nothing(
+    data: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, back = on_disk(data), tmp_path / "back"
+    moved("--data", data, "--to", url)
+    arguments = ("--data", back, "--from", url, "--namespace", NAME)
+    refused: list[str] = []
+
+    def progress(_done: int, _total: int) -> None:
+        if refused:
+            return
+        refused.append("")  # the second one makes no progress of its own
+        written = {path.name for path in (back / "store.moving").iterdir() if path.suffix != ".new"}
+        refused[0] = str(run(*arguments).exception)
+        assert {path.name for path in (back / "store.moving").iterdir()} >= written
+
+    monkeypatch.setattr(command_module, "progress_bar", lambda _: nullcontext(progress))
+    moved(*arguments)
+    assert "is under way" in refused[0]
+    assert _is_on_disk(back, before)
+
+
+@pytest.mark.promise("B1", "S3")
+def test_a_whole_copy_of_an_unfinished_move_is_removed_by_no_other_move(
+    data: Path, url: str, tmp_path: Path
+) -> None:
+    before, back, other = on_disk(data), tmp_path / "back", tmp_path / "other"
+    store = LogStore.open(other / STORE_DIRECTORY, namespace="other", segment_bytes=64 * 1024)
+    list(store.replay())
+    Namespace("other", store, NoOutbox()).create(QUEUE, "q", Settings(), START)
+    commit(store)
+    store.close()
+    moved("--data", other, "--to", url)
+    moved("--data", data, "--to", url)
+    arguments = ("--data", back, "--from", url, "--namespace", NAME)
+    moved(*arguments)
+    (back / "store").rename(back / "store.moving")  # as a move leaves it that is killed before its last step
+
+    wrong = ("--data", back, "--from", url, "--namespace", "other")
+    with taken(open_database(url, "other")):
+        assert isinstance(run(*wrong).exception, StoreUnavailable)
+    result = run(*wrong)
+    assert isinstance(result.exception, UsageError)
+    assert f"the copy of namespace {NAME}" in str(result.exception)
+
+    moved(*arguments)
+    assert _is_on_disk(back, before)

@@ -50,8 +50,8 @@ def restore(source: Path, data: Path, progress: Progress) -> Manifest:
     directory, unfinished = data / STORE_DIRECTORY, data / IMPORTING_DIRECTORY
     _remove_interrupted(directory, unfinished)
     new_directory(data, "the imported data")
-    try:
-        with claimed(directory):
+    with claimed(directory):
+        try:
             store = LogStore.open(unfinished, namespace=manifest.namespace)
             try:
                 for _ in store.replay():
@@ -60,9 +60,9 @@ def restore(source: Path, data: Path, progress: Progress) -> Manifest:
             finally:
                 store.close()
             take_place(unfinished, directory)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)  # claimed: so it is of this import
+            raise
     return manifest
 
 

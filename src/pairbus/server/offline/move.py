@@ -222,7 +222,6 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
             database.prepare()  # which says so
     was_there = data.is_dir()
     settings = database.settings()
-    is_kept = False
     try:
         with acquired(database) as (store, epoch):
             found = Opened(database.namespace, store, Namespace(database.namespace, store, NoOutbox()))
@@ -231,39 +230,72 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
                 raise UsageError(f"{database} holds no namespace {database.namespace}")
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
             with claimed(directory):
-                if unfinished.is_dir():
-                    with locked(unfinished):
-                        shutil.rmtree(unfinished)
-                target = LogStore.open(unfinished, namespace=database.namespace)
-                try:
-                    for _ in target.replay():
-                        raise StoreUnavailable(f"{unfinished} is not empty: something else writes there")
-                    target.live(())
-                    moved = _Copy(found, target, progress, target.seal).run(now)
-                finally:
-                    target.close()
-                give_authority(settings, data / TLS_DIRECTORY)
-                mark = Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
-                mark.write(unfinished / MOVING_FROM_FILE)
-                sync_directory(data)
-                with _last_step():
-                    is_kept = True
-                    is_kept = _mark_moved(database, epoch, data, mark)
-                    if not is_kept:
-                        raise StoreUnavailable(
-                            f"a node has taken namespace {database.namespace} in {database} while it was moved, so the copy is not "
-                            "complete: nothing was moved; stop the nodes and move again"
-                        )
-                    _confirm_in_files(data)
+                _remove_unfinished(unfinished, database)
+                with _removed_unless_kept(unfinished) as keep:
+                    target = LogStore.open(unfinished, namespace=database.namespace)
+                    try:
+                        for _ in target.replay():
+                            raise StoreUnavailable(f"{unfinished} is not empty: something else writes there")
+                        target.live(())
+                        moved = _Copy(found, target, progress, target.seal).run(now)
+                    finally:
+                        target.close()
+                    give_authority(settings, data / TLS_DIRECTORY)
+                    mark = Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
+                    mark.write(unfinished / MOVING_FROM_FILE)
+                    sync_directory(data)
+                    with _last_step():
+                        keep(True)
+                        is_marked = _mark_moved(database, epoch, data, mark)
+                        keep(is_marked)
+                        if not is_marked:
+                            raise StoreUnavailable(
+                                f"a node has taken namespace {database.namespace} in {database} while it was moved, so the copy is not "
+                                "complete: nothing was moved; stop the nodes and move again"
+                            )
+                        _confirm_in_files(data)
     except BaseException:
-        if not is_kept:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            if not was_there:
-                _remove_empty(data)
+        if not was_there:
+            _remove_empty(data)
         raise
     finally:
         settings.close()
     return moved
+
+
+@contextmanager
+def _removed_unless_kept(unfinished: Path) -> Iterator[Callable[[bool], None]]:
+    """Remove the copy when its move fails, while the place is still claimed: without the claim no copy is touched."""
+    is_kept = False
+
+    def keep(wanted: bool) -> None:
+        nonlocal is_kept
+        is_kept = wanted
+
+    try:
+        yield keep
+    except BaseException:
+        if not is_kept:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _remove_unfinished(unfinished: Path, database: Database) -> None:
+    """Remove what an interrupted move has left, with the place claimed and the shard acquired.
+
+    A whole copy of this namespace is not what counts then: its source would be marked, and could not be acquired. That of another one may
+    be the only copy there is.
+    """
+    if not unfinished.is_dir():
+        return
+    with locked(unfinished):
+        copy = read_mark(unfinished / MOVING_FROM_FILE)
+        if copy is not None and (copy.moved.namespace, copy.database) != (database.namespace, str(database)):
+            raise UsageError(
+                f"{unfinished} is the copy of namespace {copy.moved.namespace} from {copy.database}, whose move is not finished, and "
+                "perhaps the only one: repeat that move, which finishes it, or name another --data"
+            )
+        shutil.rmtree(unfinished)
 
 
 def _refuse_data(directory: Path, unfinished: Path) -> NoReturn:
