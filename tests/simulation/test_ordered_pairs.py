@@ -27,6 +27,19 @@ def test_sessions_arrive_in_order_across_outages_kills_and_evictions(group: list
         lived(seed)
 
 
+@pytest.mark.promise("P15")
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(59, id="a_session_goes_on_behind_the_last_message_that_a_look_has_shown"),
+        pytest.param(196, id="a_message_has_a_lower_number_than_one_behind_those_of_the_client_before"),
+        pytest.param(1606, id="a_message_has_a_lower_number_than_the_one_that_follows_the_session_for_it"),
+    ],
+)
+def test_worlds_that_failed_once(seed: int) -> None:
+    lived(seed)
+
+
 @pytest.mark.long
 def test_the_worlds_are_cruel_enough_for_the_order() -> None:
     events: dict[Kind, int] = {}

@@ -42,6 +42,7 @@ PLANTED: Final = (
     "stale_look",
     "move_forgotten",
     "direct_before_look",
+    "last_seen_is_last",
 )
 SESSIONS: Final = ("a", "b", "")
 PARTITION_SHARE: Final = 0.3
@@ -49,6 +50,8 @@ PARTITION_SHARE: Final = 0.3
 LOWERS_SHARE: Final = 0.2
 FEWER_SHARE: Final = 0.4
 """The part of the lives of clients that are started with a lower ``backlog_queue_count``."""
+SHORT_LOOKS: Final = 3
+"""Of so many worlds all but one have clients whose looks come to an end after a few messages."""
 SHIPPED_DRAIN: Final = 8
 """Every so many worlds have the drain that ships, which takes ten times as long as the plain one."""
 ANSWER_MS: Final = 5_000
@@ -114,6 +117,8 @@ class OrderedClient(SimClient):
         self.logical = f"c{number}"
         self.life = life
         self.tasks: list[asyncio.Task[Any]] = []
+        if world.look_pages is not None:
+            self.client._fences._pages_max = world.look_pages
         self._plant_order(world.bug)
         with self.state.lock:
             self.client._fences.watch()
@@ -175,6 +180,16 @@ class OrderedClient(SimClient):
                 return look
 
             book.begin_look = stale
+        if bug == "last_seen_is_last":
+            met = book._met
+
+            def trusting(look: Any, now: int) -> Any:
+                was_complete, look.is_complete = look.is_complete, True
+                found = met(look, now)
+                look.is_complete = was_complete
+                return found
+
+            book._met = trusting
         if bug == "move_forgotten":
 
             def move(track: Any, queue: str) -> None:
@@ -350,11 +365,16 @@ class Ordered(World):
     """What worlds with an order have in common."""
 
     page: int
+    look_pages: int | None = None
+    """How many pages a look of a client reads at most; None: as many as that of the one that ships."""
     order: OrderChecks
 
     def _draw_order(self, *, is_plain: bool | None) -> None:
         dice = self.random
         self.page = dice.choice([1, 3, 100])
+        if self.seed % SHORT_LOOKS:
+            looks = Random(f"looks-{self.seed}")
+            self.page, self.look_pages = looks.choice([(1, 3), (1, 10), (3, 1), (3, 3), (5, 1)])
         self.order = OrderChecks(self)
         self.is_plain = is_plain if is_plain is not None else self.seed % SHIPPED_DRAIN != 0
         if self.is_plain:
@@ -468,6 +488,12 @@ class OrderedWorld(Ordered):
             self._at(start, self._fault(PRIMARY_DOWN, dice.choice([5_000, 15_000])))
             length = dice.choice([1_000, 5_000, 15_000])
             self._at(start + dice.randrange(1, 5_000), self._fault(QUEUE_DISABLED, length))
+        if self.look_pages is not None:
+            # Sessions move while they are parked, to queues that a look does not see to the end, and clients are started again.
+            for start in range(3_000, self.horizon_ms, 15_000):
+                self._at(start, self._fault(PRIMARY_DOWN, 9_000))
+                self._at(start + 3_000, self._fault(QUEUE_DISABLED, 3_000))
+                self._at(start + 7_000, partial(self._kill_a_client, 20))
         if self.lowers_count:
             for start in (4_000, 16_000):
                 self._at(start, self._fault(PRIMARY_DOWN, 5_000))

@@ -26,13 +26,14 @@ from pairbus.spool.reading import listed
 from tests.simulation.pair.clients import SimClient
 from tests.simulation.pair.ordered import Ordered, OrderedClient
 from tests.simulation.pair.spool_world import NO_CLIENT, SpoolChecks, SpoolWorld, process
-from tests.simulation.pair.world import PRIMARY_DOWN, SECONDARY_DOWN
+from tests.simulation.pair.world import PRIMARY_DOWN, QUEUE_DISABLED, SECONDARY_DOWN
 
 PLANTED: Final = {
     "replay_ignores_order": "order",
     "fence_dropped_at_restart": "order",
     "direct_before_secondary_answers": "order",
     "command_forgets_order": "order",
+    "last_seen_is_last": "order",
     "passes_spools_of_others": "(P51|order)",
     "passes_what_others_have_parked": "(P51|order)",
     "sends_do_not_join": "P51",
@@ -222,10 +223,15 @@ class OrderedSpoolWorld(Ordered, SpoolWorld):
         if self.is_by_hand:
             return
         client: Any = self.clients[0]
-        self._start_lists(client, messages)
+        self._start_lists(client, messages if self.look_pages is None else 2 * messages)
 
     def _both_away(self) -> None:
         super()._both_away()
         for start in self._spells:
             self._at(start, self._fault(PRIMARY_DOWN, 6_000))
-            self._at(start + 3_000, self._fault(SECONDARY_DOWN, 7_000))
+            if self.look_pages is None:
+                self._at(start + 3_000, self._fault(SECONDARY_DOWN, 7_000))
+            else:
+                # Sessions move while they are parked, and looks do not see to the end of what they have left.
+                self._at(start + 1_000, self._fault(QUEUE_DISABLED, 3_000))
+                self._at(start + 5_000, self._fault(SECONDARY_DOWN, 5_000))

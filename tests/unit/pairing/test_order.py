@@ -235,11 +235,42 @@ def test_a_message_with_a_lower_number_than_what_it_follows_ends_nothing() -> No
     accept(book, HOME, 4)
     queues.refused(HOME, 0, "full")
     _, follows, generation = book.plan(KEY, queues, ())
-    assert earlier(follows, "me", 2) == (Follows(HOME, "me", 1),)
+    assert earlier(follows, "me", 2) == (Follows(HOME, "me", 1), Follows(HOME))
     accept(book, SECOND, 2, generation)
     assert book.plan(KEY, queues, ())[1] == (Follows(HOME, "me", 4),)
     accept(book, SECOND, 5, generation)
     assert book.plan(KEY, queues, ())[1] == ()
+
+
+@pytest.mark.promise("P15")
+def test_a_message_with_a_lower_number_follows_those_of_others_all_the_same() -> None:
+    book, queues = OrderBook(1_000, "wait"), rotation()
+    book.paired(QUEUES, 0, 0)
+    look(book, HOME, message(32, "before"))
+    look(book, SECOND)
+    look(book, THIRD)
+    accept(book, HOME, 2)
+
+    # The send of 1 overlaps with that of 2, which is behind those of the client before.
+    assert Follows(HOME) in earlier(book.plan(KEY, queues, {HOME})[1], "me", 1)
+
+
+@pytest.mark.promise("P15")
+def test_a_message_with_a_lower_number_follows_what_a_later_one_has_followed_for_it() -> None:
+    book, queues = failed_over(), rotation()
+    accept(book, HOME, 1)
+    _, _, generation = book.plan(KEY, queues, {HOME})
+    accept(book, SECOND, 3, generation)
+    assert book.plan(KEY, queues, ())[1] == (), "those behind it need not say so"
+
+    # The send of 2 overlaps with that of 3, and the queue that has accepted 3 refuses it.
+    queues.refused(HOME, 0, "full")
+    queues.refused(SECOND, 0, "full")
+    (planned,) = SendOrder(book, "orders", "orders", ["a"], 0).planned(THIRD, queues, ())
+    assert planned.follows == (Follows(SECOND, "me", 3),)
+    said = set(earlier(planned.follows, "me", 2, planned.held))
+    assert said == {Follows(HOME, "me", 1), Follows(SECOND, "me", 1), Follows(SECOND)}
+    assert earlier(planned.follows, "me", 4, planned.held) == planned.follows
 
 
 @pytest.mark.promise("P15")
@@ -298,6 +329,33 @@ def test_a_session_that_was_met_in_one_queue_follows_those_that_are_not_seen_yet
     assert book.plan(KEY, queues, ())[:2] == (HOME, (Follows(THIRD),))
     look(book, THIRD, message(9, "before"))
     assert book.plan(KEY, queues, ())[:2] == (HOME, (Follows(THIRD, "before", 9),))
+
+
+@pytest.mark.promise("P15")
+def test_a_look_that_did_not_come_to_the_end_does_not_say_which_message_is_the_last() -> None:
+    book, queues = OrderBook(1_000, "wait"), rotation()
+    book.paired(QUEUES, 0, 0)
+    look(book, HOME, message(7, "before"))
+    look(book, THIRD)
+    look(book, SECOND, message(9, "before"), is_complete=False)
+    _, follows, generation = book.plan(KEY, queues, ())
+    assert follows == (Follows(SECOND),), "there may be more behind the one that was seen"
+
+    look(book, SECOND, message(9, "before"), message(10, "before"))
+    accept(book, HOME, 1, generation)
+    assert book.plan(KEY, queues, ())[:2] == (HOME, ()), "later ones are behind the one that says so"
+
+
+@pytest.mark.promise("P15")
+def test_a_session_that_leaves_a_queue_which_was_not_seen_to_the_end_follows_all_of_it() -> None:
+    book, queues = OrderBook(1_000, "wait"), rotation()
+    book.paired(QUEUES, 0, 0)
+    look(book, HOME, message(7, "before"), is_complete=False)
+    look(book, SECOND)
+    look(book, THIRD)
+    queues.refused(HOME, 0, "full")
+
+    assert book.plan(KEY, queues, ())[:2] == (SECOND, (Follows(HOME),))
 
 
 @pytest.mark.parametrize(

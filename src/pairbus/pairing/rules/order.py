@@ -34,6 +34,8 @@ Rules
 Rule 1: what a look did not show counts only if nothing was parked since the look began (``_stamp``).
 Rule 2: a session is forgotten only when a look has shown that none of its messages is left in any queue.
 Rule 3: a message that was accepted by another queue than the session's own is followed by all later ones.
+Rule 4: only a look that came to the end of a queue says which message of a session is the last one there. After any other, the
+queue is followed as a whole.
 
 No clock and no I/O here. ``client.fences`` looks into the queues, ``rules.flow`` asks where a send may go, by way of
 ``rules.send_order``. The values are in ``rules.order_values``.
@@ -288,6 +290,11 @@ class OrderBook:
         }
         return tuple(Follows(name) for name in sorted(names))
 
+    def held_elsewhere(self, key: Key, queue: str) -> tuple[Follows, ...]:
+        """The last known messages of a session in all queues but this one."""
+        track = self._tracks.get(key)
+        return () if track is None else tuple(one for name, one in track.held.items() if name != queue)
+
     def _next_queue(self, key: Key, track: Track, rotation: Rotation, tried: Container[str]) -> str | None:
         """Where a session goes on. A queue that has messages of it comes first: behind them, they need not be followed.
 
@@ -420,7 +427,8 @@ class OrderBook:
         for key, (first, last) in look.met.items():
             track = self._tracks.get(key)
             oldest = Oldest(first.message_id, queue, first.first_send_ms)
-            follows = Follows(queue, last.factory, last.detour)
+            # Rule 4: what is beyond the last one that was seen is followed, too.
+            follows = Follows(queue, last.factory, last.detour) if look.is_complete else Follows(queue)
             if track is not None:
                 if queue not in track.held:
                     track.held[queue] = follows

@@ -108,6 +108,8 @@ class Planned:
     key: str | None
     follows: tuple[Follows, ...] = ()
     generation: int = 0
+    held: tuple[Follows, ...] = ()
+    """What its session has in other queues, whether it needs to say so or not."""
 
 
 @dataclass(slots=True)
@@ -146,15 +148,31 @@ class Report:
     """Sessions that another client has parked while this one sent them to the primary: their order is not known."""
 
 
-def earlier(follows: Iterable[Follows], factory: str, detour: int) -> tuple[Follows, ...]:
+def earlier(
+    follows: Iterable[Follows], factory: str, detour: int, held: Iterable[Follows] = ()
+) -> tuple[Follows, ...]:
     """What a message with this number follows: of its own client only messages with lower numbers.
 
     A send that returned before has lower numbers. Two messages whose sends overlap could wait for each other otherwise.
+    A message that does not follow a later one of its own client cannot rely on what that one is behind, in its queue or by what
+    it follows itself. So it follows what others have there, and what the session has in all other queues (``held``).
     """
+    given = tuple(follows)
+    if not any(_is_later(one, factory, detour) for one in given):
+        return given
     return tuple(
-        Follows(one.queue, factory, detour - 1) if one.factory == factory and one.detour >= detour else one
-        for one in follows
+        said
+        for one in dict.fromkeys((*given, *held))
+        for said in (
+            (Follows(one.queue, factory, detour - 1), Follows(one.queue))
+            if _is_later(one, factory, detour)
+            else (one,)
+        )
     )
+
+
+def _is_later(one: Follows, factory: str, detour: int) -> bool:
+    return one.factory == factory and one.detour >= detour
 
 
 def queue_order(key: Key, queues: Sequence[str]) -> list[str]:

@@ -90,7 +90,9 @@ class SendOrder:
                 continue
             target, follows, generation = self._book.plan(key, rotation, tried)
             if target == queue:
-                result.append(Planned(index, name, follows, generation))
+                result.append(
+                    Planned(index, name, follows, generation, self._book.held_elsewhere(key, queue))
+                )
         return result
 
     def accepted(self, queue: str, planned: Planned, last: Follows, oldest: Oldest, now: int) -> bool:

@@ -44,6 +44,7 @@ class Fences:
         self._receivers: dict[str, Any] = {}
         self._is_running = False
         self._is_urgent = False
+        self._pages_max = PAGES_MAX
 
     def watch(self) -> None:
         """Look, if there is something to look for and nobody does. Called under the lock of the state."""
@@ -169,7 +170,7 @@ class Fences:
         """Read a queue. True: it was empty."""
         state, options = self._state, self._state.options
         position = 1
-        for _ in range(PAGES_MAX):
+        for _ in range(self._pages_max):
             with state.lock:
                 state.counters.fence_peeks += 1
             page = await self._runtime.call(

@@ -47,7 +47,7 @@ def chosen(
         planned = flow.planned(queue)
     stamp = send.stamp
     for one in planned:
-        follows = earlier(one.follows, stamp.factory, stamp.first + one.index)
+        follows = earlier(one.follows, stamp.factory, stamp.first + one.index, one.held)
         if follows != send.follows.get(one.index, ()):
             send.follows[one.index] = follows
             send.forms[one.index] = state.parked_form(
