@@ -305,6 +305,9 @@ class DrainWorld:
             self.killed_with.update(ledger.ids())
             ledger.close()
 
+    def prepare(self, drain: Drain) -> None:
+        """What else is special about the drains of this world."""
+
     def _start(self) -> tuple[Drain, asyncio.Task[None], DoubtfulSends, list[Inbox | Outlet]]:
         inboxes = [Inbox(self, queue) for queue in self.queues]
         outlet = Outlet(self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from pairbus.drain.in_doubt import DoubtfulSends
@@ -24,6 +25,8 @@ from tests.simulation.pair.model import QueueModel, original
 
 SESSIONS = 5
 FOLLOW_MS = 3_600_000
+SHORT_LOOKS: Final = 3
+"""Of so many worlds all but one have drains whose looks come to an end after a few messages, and that remember few."""
 MOVED_SECONDS: Final = 50
 """How long the drain of a ``MovedWorld`` may take: less than one lock lasts. One with a tiny window may take longer."""
 
@@ -62,6 +65,21 @@ class OrderWorld(DrainWorld):
         passport = Passport("f", 1, number + 1, "r", follows=follows, order=self._order_of_clients())
         self.secondary.queue(queue).send([parking.park(sent, path, passport)], self.loop.now_ms())
 
+    def prepare(self, drain: Drain) -> None:
+        if self.seed % SHORT_LOOKS == 0 or self.is_calm:
+            return
+        looks = Random(f"looks-{self.seed}")
+        older, order = drain._older, drain._plan.order
+        usual = older._page_max, older._pages_max, older._entries_max, order.elsewhere_max
+
+        def limit(page: int, pages: int, entries: int, elsewhere: int) -> None:
+            older._page_max, older._pages_max, older._entries_max = page, pages, entries
+            order.elsewhere_max = elsewhere
+
+        limit(*looks.choice([(1, 3), (1, 10), (3, 2), (3, 4), (10, 2)]), *looks.choice([(3, 10), (10, 3)]))
+        # A drain that meets more than it looks through waits. So that all is delivered in the end, the limits end with the failures.
+        self.loop.call_at(BAD_SECONDS, limit, *usual)
+
     def _order_of_clients(self) -> str:
         return "session"
 
@@ -91,6 +109,7 @@ class OrderWorld(DrainWorld):
             order=self.policy,  # type: ignore[arg-type]
             follow_ms=FOLLOW_MS,
         )
+        self.prepare(drain)
         return drain, asyncio.ensure_future(drain.run()), ledger, [*inboxes, outlet]
 
     def _check_end(self) -> None:

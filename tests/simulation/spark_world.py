@@ -34,6 +34,7 @@ class Attempt:
         self.drain: Drain = task_drain(
             world.settings, self._inboxes, self._outlet, self.rows, clock=world.now, wall_clock=world.now
         )
+        world.prepare(self.drain)
         self.running = asyncio.ensure_future(self.drain.run())
 
     async def kill(self) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pairbus.drain.lookups.older import OlderMessages
+from pairbus.drain.lookups.queue_view import QueueView
 from pairbus.drain.ports import Inbox
 from pairbus.drain.rules.message import BacklogMessage
-from pairbus.drain.rules.order import Seen, SessionOrder
+from pairbus.drain.rules.order import Seen, SessionOrder, TooManyElsewhere
 from pairbus.drain.rules.plan import DrainPlan
 from tests.simulation.deferred_world import DeferredWorld
 from tests.simulation.drain_world import MESSAGES, Outlet
@@ -102,6 +103,24 @@ def _follows_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OlderMessages, "_follow", done)
 
 
+def _what_no_look_came_to_has_arrived(patch: pytest.MonkeyPatch) -> None:
+    """A drain that gets to know a part of another backlog queue waits for nothing else there."""
+    patch.setattr(QueueView, "needs_ms", lambda *_: None)
+
+
+def _what_no_look_came_to_is_accounted_for(patch: pytest.MonkeyPatch) -> None:
+    """A look that does not come to the end of a gap counts as one that does."""
+    original = OlderMessages._browse
+
+    async def browse(self: OlderMessages, inbox: Inbox, gaps: Sequence[tuple[int, int]]) -> list[Seen]:
+        try:
+            return await original(self, inbox, gaps)
+        except TooManyElsewhere:
+            return []
+
+    patch.setattr(OlderMessages, "_browse", browse)
+
+
 def _two_of_a_session_at_a_time(patch: pytest.MonkeyPatch) -> None:
     """The messages of a batch are sent beside each other instead of as one."""
     original = Outlet.send
@@ -119,6 +138,8 @@ def _two_of_a_session_at_a_time(patch: pytest.MonkeyPatch) -> None:
         _lost_locks_ignored,
         _redelivered_to_the_end,
         _follows_ignored,
+        _what_no_look_came_to_has_arrived,
+        _what_no_look_came_to_is_accounted_for,
         _two_of_a_session_at_a_time,
     ],
     ids=lambda value: value.__name__.strip("_"),

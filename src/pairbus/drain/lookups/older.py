@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pairbus.drain.lookups.queue_view import QueueView, followed_by
+from pairbus.drain.lookups.queue_view import ENTRIES_MAX, QueueView, followed_by
 from pairbus.drain.ports import Inbox, Observer
 from pairbus.drain.rules.message import BacklogMessage
 from pairbus.drain.rules.order import Seen, TooManyElsewhere, missing_after
@@ -83,6 +83,7 @@ class OlderMessages:
         self._observer = observer
         self._follow_ms = follow_ms
         self._misses = misses
+        self._page_max, self._pages_max, self._entries_max = PAGE, PAGES_MAX, ENTRIES_MAX
         self._unserved = UnservedQueues()
         self._pauses: dict[str, _Pause] = {}
         self._views: dict[str, QueueView] = {}
@@ -132,7 +133,7 @@ class OlderMessages:
         seen: list[Seen] = []
         covered_to = 0
         count = 1
-        for _ in range(PAGES_MAX):
+        for _ in range(self._pages_max):
             missing = missing_after(gaps, covered_to)
             if missing is None:
                 return seen
@@ -141,7 +142,7 @@ class OlderMessages:
             page = await self._page(inbox, start, min(count, gaps[-1][1] - start))
             seen += page
             covered_to = max(start, page[-1].sequence_number) if page else gaps[-1][1]
-            count = PAGE
+            count = self._page_max
         raise TooManyElsewhere(inbox.queue)
 
     async def _page(self, inbox: Inbox, start: int, count: int, queue: str | None = None) -> Sequence[Seen]:
@@ -252,11 +253,11 @@ class OlderMessages:
         end = max((message.sequence_number for message in held_up), default=0)
         seen: set[int] = set()
         position, is_moving = 0, False
-        for _ in range(PAGES_MAX):
+        for _ in range(self._pages_max):
             first = min((one for one in self._first_older(queue, held_up) if one >= position), default=None)
             if first is None:
                 break
-            page = await self._page(inbox, first, min(PAGE, end - first))
+            page = await self._page(inbox, first, min(self._page_max, end - first))
             seen |= {one.sequence_number for one in page}
             position = page[-1].sequence_number + 1 if page else end
             is_moving |= order.observed_again(queue, first, min(position, end), seen)
@@ -328,7 +329,7 @@ class OlderMessages:
             return
         received, newest_ms = dict(self._received_to), self._newest_ms
         is_from_start = False
-        for _ in range(PAGES_MAX):
+        for _ in range(self._pages_max):
             view = self._view(queue)
             if view.is_covered(until_ms):
                 return
@@ -339,7 +340,7 @@ class OlderMessages:
             if not is_from_start:
                 first = await self._page(inbox, 1, 1, queue)
                 if not view.starts_with(first[0] if first else None):
-                    self._views[queue] = QueueView(queue)
+                    self._views[queue] = QueueView(queue, self._entries_max)
                     continue
             view.ended(received, newest_ms)
             return
@@ -348,18 +349,18 @@ class OlderMessages:
         view = self._view(queue)
         view.asking()
         try:
-            page = await self._page(inbox, start, PAGE, queue)
+            page = await self._page(inbox, start, self._page_max, queue)
         except BaseException:
             view.failed()
             raise
         if not view.answered(start, page):
-            self._views[queue] = QueueView(queue)
+            self._views[queue] = QueueView(queue, self._entries_max)
         return page
 
     def _view(self, queue: str) -> QueueView:
         view = self._views.get(queue)
         if view is None:
-            view = self._views[queue] = QueueView(queue)
+            view = self._views[queue] = QueueView(queue, self._entries_max)
         return view
 
     def _waits_since_ms(self, message: BacklogMessage, left: Sequence[Follows]) -> int:

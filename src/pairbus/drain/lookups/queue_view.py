@@ -33,8 +33,9 @@ NAMED_SLACK_MS: Final = 60_000
 class QueueView:
     """The messages of one backlog queue, from its start, as far as they were looked at."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, entries_max: int = ENTRIES_MAX) -> None:
         self.queue = queue
+        self._entries_max = entries_max
         self._groups: dict[Group, dict[int, Seen]] = {}
         self._group_of: dict[int, Group] = {}
         self._covered_to = 0
@@ -114,7 +115,7 @@ class QueueView:
         if times:
             # Another message of the same millisecond may follow.
             self._covered_ms = max(self._covered_ms, max(times) - 1)
-        if len(self._group_of) > ENTRIES_MAX:
+        if len(self._group_of) > self._entries_max:
             raise TooManyElsewhere(self.queue)
         return True
 

@@ -101,6 +101,7 @@ class SessionOrder:
     """What one drain knows about the order of its backlog queues."""
 
     def __init__(self) -> None:
+        self.elsewhere_max = ELSEWHERE_MAX
         self._queues: dict[str, _Queue] = {}
 
     def _of(self, queue: str) -> _Queue:
@@ -137,7 +138,7 @@ class SessionOrder:
             ):
                 found.add(one.sequence_number, group)
         found.known_to = max(found.known_to, known_to)
-        if len(found.elsewhere) > ELSEWHERE_MAX:
+        if len(found.elsewhere) > self.elsewhere_max:
             raise TooManyElsewhere(queue)
 
     def observed_again(self, queue: str, start: int, end: int, numbers: Collection[int]) -> bool:
