@@ -18,11 +18,14 @@ from pairbus.reports.bill.prices import choose
 from pairbus.reports.bill.report import CostReport, DayRow, EntityRow, PurposeRow, Rows
 from pairbus.reports.certificate.value import (
     FATES,
+    HOLDS,
     UNPROVEN,
     Certificate,
     Named,
     Outage,
+    OvertakenSession,
     RowCounts,
+    SessionOrder,
     histogram_of,
 )
 from pairbus.reports.text import many
@@ -215,6 +218,24 @@ def test_without_a_message_to_ask_about_the_answer_is_that_nothing_is_proven() -
     late.check()
     assert late.verdict == UNPROVEN
     assert "No message was accepted before the cut-off, and 2 after it have not arrived" in sentence(late)
+
+
+@pytest.mark.promise("P15")
+@pytest.mark.parametrize(("sessions", "said"), [(1, "in 1 session messages"), (3, "in 3 sessions messages")])
+def test_sessions_that_are_not_in_order_are_named_before_the_tables(sessions: int, said: str) -> None:
+    found = replace(
+        certificate(lost=0),
+        session_order=SessionOrder(sessions, (OvertakenSession("orders", "a", 10, 1_909),)),
+    )
+    assert found.verdict == HOLDS, "the verdict is about losses"
+    assert (
+        f"Not in order: {said} arrived after one that was accepted later."
+        in certificate_document(found).detail
+    )
+    assert (
+        "Not in order" not in certificate_document(replace(found, session_order=SessionOrder(0, ()))).detail
+    )
+    assert "Not in order" not in certificate_document(replace(found, session_order=None)).detail
 
 
 def test_the_table_of_delays_says_what_it_counts() -> None:

@@ -181,11 +181,14 @@ def _exact(time: datetime | None) -> str:
 
 
 def _detail(found: Certificate) -> str:
-    if text := hint(found):
-        return text
-    if found.altered:
-        return f"{found.altered:,} of the lost arrived with another body."
-    return "Every accepted send has one fate below; the counts add up."
+    text = hint(found)
+    if not text and found.altered:
+        text = f"{found.altered:,} of the lost arrived with another body."
+    text = text or "Every accepted send has one fate below; the counts add up."
+    # The verdict is about losses only, so who reads no further must not take it for one about the order.
+    if found.session_order is not None and (sessions := found.session_order.sessions):
+        text += f" Not in order: in {many(sessions, 'session')} messages arrived after one that was accepted later."
+    return text
 
 
 def _tiles(found: Certificate) -> list[tuple[str, str, str]]:
