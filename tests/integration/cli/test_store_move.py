@@ -799,7 +799,8 @@ def test_a_whole_copy_of_an_unfinished_move_is_removed_by_no_other_move(
     before, back, other = on_disk(data), tmp_path / "back", tmp_path / "other"
     store = LogStore.open(other / STORE_DIRECTORY, namespace="other", segment_bytes=64 * 1024)
     list(store.replay())
-    Namespace("other", store, NoOutbox()).create(QUEUE, "q", Settings(), START)
+    rule = AccessRule(name=ROOT_RULE, rights=RIGHTS, primary_key="one", secondary_key="two")
+    Namespace("other", store, NoOutbox()).set_access_rules((rule,), START)
     commit(store)
     store.close()
     moved("--data", other, "--to", url)
