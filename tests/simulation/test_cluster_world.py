@@ -10,7 +10,9 @@ from collections import Counter
 import pytest
 
 from tests.simulation.broker.checkers import PromiseBroken
+from tests.simulation.broker.scene import NANOSECONDS_PER_MS
 from tests.simulation.cluster.bugs import ClusterBugs
+from tests.simulation.cluster.machine_loop import virtual_threads
 from tests.simulation.cluster.world import ClusterWorld
 from tests.simulation.seeds import ONE, seeds
 
@@ -45,8 +47,45 @@ def test_worlds_keep_every_promise_over_takeovers(seed: int) -> None:
 
 
 @pytest.mark.skipif(ONE is not None, reason="one world is being replayed")
+@pytest.mark.parametrize(
+    ("seed", "is_terrible"),
+    [
+        pytest.param(20055, False, id="two clocks of one machine ran apart"),
+        pytest.param(20048, False, id="a node that was paused already went on while all stood still"),
+        pytest.param(35, True, id="the answer that gave a deferred message for good was lost"),
+    ],
+)
+def test_worlds_that_once_failed_stay_whole(seed: int, is_terrible: bool) -> None:
+    live(seed, is_terrible=is_terrible)
+
+
+@pytest.mark.skipif(ONE is not None, reason="one world is being replayed")
 class TestTheSimulator:
     """A simulator nobody has seen fail proves nothing."""
+
+    def test_both_clocks_of_a_machine_run_equally_fast(self) -> None:
+        node = ClusterWorld(0).nodes[0]
+        node.rate = node.machine.rate = 1.04
+        wall_ns, now_ns = node.wall_ns(), node.now_ns()
+
+        node.world.run_until(10_000)
+
+        assert node.wall_ns() - wall_ns == pytest.approx(node.now_ns() - now_ns)
+        assert node.wall_ns() - wall_ns == pytest.approx(10_400 * NANOSECONDS_PER_MS)
+
+    def test_all_nodes_stand_still_together_though_one_was_paused_before(self) -> None:
+        world = ClusterWorld(0)
+        with virtual_threads():
+            for node in world.nodes:
+                node.begin()
+            world.nodes[0].pause(300)
+
+            world.stand_still(2_000)
+            world.run_until(world.time + 1_999)
+
+            assert all(node.machine.is_paused for node in world.nodes)
+            for node in world.nodes:
+                node.machine.kill()
 
     @pytest.mark.long
     def test_worlds_are_cruel_enough(self) -> None:
@@ -112,8 +151,11 @@ class TestTheSimulator:
             ),
             pytest.param(
                 ClusterBugs(never_looks_twice=True),
-                "the broker is down",
+                "B31, B37, B45",
                 id="waiting for a server that never answers",
+            ),
+            pytest.param(
+                ClusterBugs(ends_locks_early=True), "B25", id="a lock that ends before the date that was told"
             ),
         ],
     )

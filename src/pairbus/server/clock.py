@@ -3,7 +3,9 @@
 Rule 1: it never goes back, and it follows the wall clock forward at once (B20, B65).
 Rule 2: after the wall clock was set back it goes on one hundredth slower than real time until the wall has caught up. So no
         timer stops, and none is late by more than a hundredth of its own length: a lock, a life or a duplicate window that
-        begins meanwhile is as long as ever, for all that a client can tell (0144).
+        begins meanwhile is as long as ever, for all that a client can tell (0144). The same hundredth is how much slower than the
+        monotonic clock the wall clock may run. Where it runs slower still, a lock ends before the date that its holder was told
+        (B26). Linux counts and slews both clocks alike, so they part only when the wall clock is set.
 Rule 3: dates that clients give or get are dates of the wall clock (``lead_ms``): the expiry of a token, the time of a scheduled
         message, the end of a lock. They are compared with another machine's clock; a clock that once was two hours ahead for a
         moment must not refuse every token, nor deliver early what is scheduled, for the next twenty.

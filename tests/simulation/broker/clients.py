@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.encode import encode_binary, encode_described
@@ -252,6 +253,8 @@ class Consumer(Client):
         self._last_delivery_id = -1
         self.in_hand: dict[str, None] = {}
         """What came on the present link."""
+        self._taking: dict[str, None] = {}
+        """Deferred messages that it asked for, to be deleted as they are given, without an answer so far."""
 
     def attach(self, session: ClientSession) -> None:
         """See Client."""
@@ -285,6 +288,11 @@ class Consumer(Client):
         self.in_hand.clear()
         self._settling.clear()
         self._asked.clear()
+        taking, self._taking = self._taking, {}
+        for uid in taking:
+            # The broker may have given it and deleted it, and the answer got lost with the connection (B32).
+            self.world.say(self.name, f"never learns whether it took {uid}")
+            self.world.ledger.taken(self.copy_path, uid)
 
     # -- deliveries
 
@@ -418,19 +426,21 @@ class Consumer(Client):
             self.later(5_000, self._fetch_deferred)
 
     def _peeked(self, answer: DecodedMessage) -> None:
-        numbers: list[int] = []
+        found: dict[int, str] = {}
         for payload in _messages(answer):
             delivery = Delivery(0, b"", settled=True)
             delivery.payload = payload
             if delivery.annotation("x-opt-message-state") == 1:
                 number = delivery.annotation("x-opt-sequence-number")
                 assert isinstance(number, int), number
-                numbers.append(number)
-        for number in numbers:
+                found[number] = str(delivery.message.body).partition(":")[0]
+        for number, uid in found.items():
             body: dict[str, object] = {"sequence-numbers": [number], "receiver-settle-mode": UInt(0)}
-            self.ask("receive-by-sequence-number", body, self._received_deferred)
+            self._taking[uid] = None
+            self.ask("receive-by-sequence-number", body, partial(self._received_deferred, uid))
 
-    def _received_deferred(self, answer: DecodedMessage) -> None:
+    def _received_deferred(self, uid: str, answer: DecodedMessage) -> None:
+        self._taking.pop(uid, None)
         for payload in _messages(answer):
             delivery = Delivery(0, b"", settled=True)
             delivery.payload = payload

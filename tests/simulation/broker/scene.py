@@ -100,8 +100,6 @@ class Scene(ABC):
     """Whether a broker here has reasons of its own to close the connection of a client that speaks."""
     output_wait_ms = 5_000
     """How long output may wait for its commit."""
-    wall_spread_ms = 0
-    """How far apart the clocks of the brokers' machines are."""
 
     def __init__(self, seed: int, inspects: bool, bugs: Bugs | None = None) -> None:
         self.seed = seed
@@ -138,6 +136,10 @@ class Scene(ABC):
 
     # -- time and chance
 
+    def wall_lead_ms(self) -> int:
+        """How far the clock of a broker's machine has been ahead of ``wall_ns`` at most; there may be several machines."""
+        return 0
+
     @property
     def time(self) -> int:
         """Milliseconds of real time since the world began."""
@@ -156,7 +158,7 @@ class Scene(ABC):
             if time <= since:
                 break
             until = time
-        return latest + self.wall_spread_ms
+        return latest + self.wall_lead_ms()
 
     def latest_wall_for_output(self, at: int) -> int:
         """The latest date that the machine's clock can have shown when output was made that the broker wrote at some moment."""

@@ -23,6 +23,7 @@ class ClusterBugs:
     replays_without_order: bool = False
     drops_a_live_range: bool = False
     never_looks_twice: bool = False
+    ends_locks_early: bool = False
 
 
 class WatchedWriter:

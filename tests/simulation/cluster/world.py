@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.table import SimulatedNodes
 
 RATES: Final = (0.96, 0.99, 1.0, 1.0, 1.01, 1.04)
-"""How fast the clocks of machines run; the margin of the lease must make up for it."""
+"""How fast the clocks of machines run, the wall clock like the monotonic one; the margin of the lease must make up for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,6 @@ class ClusterWorld(Scene):
 
     closes_connections = True  # a shard moves
     output_wait_ms = 60_000  # the database is away meanwhile
-    wall_spread_ms = 8_000
 
     def __init__(
         self,
@@ -136,6 +135,10 @@ class ClusterWorld(Scene):
     def roughness(self) -> Roughness:
         """See Scene."""
         return self.cruelty
+
+    def wall_lead_ms(self) -> int:
+        """See Scene."""
+        return max(node.wall_lead_ms() for node in self.nodes)
 
     # -- who serves
 
@@ -337,10 +340,7 @@ class ClusterWorld(Scene):
     def _check_moved_away(self) -> None:
         """The namespace is moved to another store while all nodes stand still; when they wake, none serves it here (S3, S4, S6)."""
         lease_ms = self.cruelty.lease_ms
-        while any(node.machine.is_dead for node in self.nodes):
-            self.run_until(self.time + 100)
-        for node in self.nodes:
-            node.pause(5 * lease_ms)
+        self.stand_still(5 * lease_ms)
         self.run_until(self.time + 2 * lease_ms)
         machine = Machine(self.virtual)
         lease = SimulatedTable(self.database, machine).lease()
@@ -355,6 +355,13 @@ class ClusterWorld(Scene):
             after = self.database.primary.durable.last
             if self.current() is not None or after != before:
                 raise PromiseBroken(f"S3, S6: served after it was moved away: frame {after}, not {before}")
+
+    def stand_still(self, ms: int) -> None:
+        """Pause all nodes together, once each one runs: one that is paused already would go on when that pause ends."""
+        while any(node.machine.is_dead or node.machine.is_paused for node in self.nodes):
+            self.run_until(self.time + 100)
+        for node in self.nodes:
+            node.pause(ms)
 
 
 def _move_away(lease: LeaseTable, marked: list[bool]) -> None:

@@ -31,6 +31,19 @@ def test_clock_follows_an_undisturbed_wall_clock_exactly() -> None:
     assert clock() == times.wall // MS
 
 
+@pytest.mark.promise("B26")
+def test_clock_follows_a_wall_clock_that_runs_a_hundredth_slower_than_the_monotonic_one() -> None:
+    times = Times()
+    clock = times.clock()
+
+    for _ in range(1_000):
+        times.wall += 1_000 * MS
+        times.real += 1_010 * MS
+        clock()
+
+    assert (clock(), clock.lead_ms()) == (times.wall // MS, 0)
+
+
 @pytest.mark.promise("B65")
 def test_forward_step_is_adopted_at_once() -> None:
     times = Times()
