@@ -53,6 +53,7 @@ def test_worlds_keep_every_promise_over_takeovers(seed: int) -> None:
         pytest.param(20055, False, id="two clocks of one machine ran apart"),
         pytest.param(20048, False, id="a node that was paused already went on while all stood still"),
         pytest.param(35, True, id="the answer that gave a deferred message for good was lost"),
+        pytest.param(40768, False, id="a replaced owner could not read what a client asked for"),
     ],
 )
 def test_worlds_that_once_failed_stay_whole(seed: int, is_terrible: bool) -> None:

@@ -398,7 +398,11 @@ class Serving:
     def _receive(self, socket: Socket, data: bytes) -> None:
         if self.is_dead or socket.gateway is None or not socket.is_known:
             return
-        socket.gateway.receive(data, self._now())
+        try:
+            socket.gateway.receive(data, self._now())
+        except StoreFenced as error:
+            # As in ``sockets.connection``: what it asks for cannot be read any more, and that costs this peer (B59).
+            socket.cut(str(error))
         self.driver.received(len(data))
 
     def request(self, request: HttpRequest, caller: OutputSink) -> None:
