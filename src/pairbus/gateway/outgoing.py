@@ -299,12 +299,9 @@ def settle(
             return
         if code == ACCEPTED_CODE:
             complete(connection.broker, context.queue, lock, now)
-        elif (
-            settled
-            and code == RELEASED_CODE
-            and connection.transactions
-            and transactions.forgotten(connection, lock)
-        ):
+        elif code == RELEASED_CODE and connection.transactions and transactions.forgotten(connection, lock):
+            if not settled:  # a Java receiver releases what a transaction has not settled yet when it closes
+                session.settle_outgoing(delivery_id, code)
             return
         else:
             settlement = settlement_of_outcome(outcome)

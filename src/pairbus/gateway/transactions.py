@@ -356,7 +356,7 @@ def add_settlement(
 
 
 def forgotten(connection: GatewayConnection, lock: Lock) -> bool:
-    """The receiver settles without a word what an open transaction settles: the transaction decides. False: none does."""
+    """The receiver settles without an outcome, or releases, what an open transaction settles: the transaction decides. False: none does."""
     for transaction in connection.transactions.values():
         work = transaction.settled.get(lock.token)
         if work is not None:

@@ -63,25 +63,25 @@ class FaultSwitchboard:
     def fill(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """The entity behaves as if its size quota were used up."""
+        """Sends fail as if the entity's size quota were used up. Scheduling is not struck."""
         self._switch_on("fill", entity, seconds, count)
 
     def lose_locks(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Settlements find their locks lost."""
+        """Locks end within a moment of their delivery, all of the entity at once, which counts as one; a settlement right behind the delivery may be quicker."""
         self._switch_on("lose_locks", entity, seconds, count)
 
     def cut(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Connections are cut: those that there are and, while it lasts, those that come."""
+        """Connections are cut when they send anything, new ones too; with an entity, those that send a message to it."""
         self._switch_on("cut", entity, seconds, count)
 
     def black_hole(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Everything is read, nothing is answered."""
+        """Everything is read on AMQP connections, nothing is answered; with an entity, messages sent to it."""
         self._switch_on("black_hole", entity, seconds, count)
 
     def clear(self) -> None:

@@ -9,6 +9,7 @@ from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import (
     ACCEPTED_CODE,
     REJECTED_CODE,
+    RELEASED_CODE,
     STATE_ACCEPTED,
     STATE_RELEASED,
     TRANSACTIONAL_CODE,
@@ -229,6 +230,27 @@ def test_a_settlement_in_a_transaction_leaves_the_delivery_unsettled_until_the_c
     ]
     assert desk.active == 0
     assert desk.entity.counts().dead_letter == 1
+
+
+@pytest.mark.promise("B14")
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_delivery_that_a_closing_receiver_releases_before_the_discharge_follows_the_transaction(
+    fail: bool, desk: Desk
+) -> None:
+    """As the Java client does for what it has settled in a transaction that is still open."""
+    receiver = received(desk)
+    delivery = receiver.deliveries[0]
+    txn_id = desk.declare()
+    receiver.settle(delivery, encode_transactional(txn_id, STATE_ACCEPTED))
+    desk.bench.settle()
+    receiver.settle(delivery, STATE_RELEASED)
+    desk.bench.settle()
+    assert receiver.outcomes[delivery.delivery_id].code == RELEASED_CODE  # type: ignore[union-attr]
+
+    assert desk.discharge(txn_id, fail=fail).code == ACCEPTED_CODE
+    desk.bench.settle()
+
+    assert desk.active == int(fail)
 
 
 @pytest.mark.promise("B14")

@@ -14,7 +14,7 @@ const KINDS = [
   ["fill", "Fill", "Sends fail: the quota is exceeded."],
   ["lose_locks", "Lose locks", "Receivers lose their locks."],
   ["cut", "Cut", "Connections that send are cut."],
-  ["black_hole", "Black hole", "The broker reads everything and answers nothing."],
+  ["black_hole", "Black hole", "The broker reads everything and answers nothing; of an entity, no sends."],
 ];
 const NAMES = new Map(KINDS.map(([id, name]) => [id, name]));
 
