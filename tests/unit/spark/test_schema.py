@@ -182,6 +182,17 @@ def test_a_time_beyond_the_calendar_leaves_the_column_empty_and_the_message_read
     assert ms.to_bytes(8, "big", signed=True) in row["raw"]
 
 
+def test_the_last_millisecond_of_the_calendar_is_a_time() -> None:
+    ms = 253_402_300_799_999
+    row = as_fields(
+        delivered(
+            message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(ms)}, body=b"x", body_kind="data"
+        )
+    )
+
+    assert row["scheduled_enqueue_time"] == datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
+
+
 # --- raw is sent only while the columns still say the same ----------------------------------------
 
 FULL = b"".join(

@@ -36,7 +36,10 @@ class EngineFlags:
 def instant(text: str) -> datetime:
     """A moment, in UTC unless it names a zone. Raises ValueError."""
     found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    try:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{text} is not in the years 1 to 9999 of UTC") from None
 
 
 def moment(text: str) -> datetime:

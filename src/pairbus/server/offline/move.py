@@ -39,7 +39,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -231,7 +231,8 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
             with claimed(directory):
                 _remove_unfinished(unfinished, database)
-                with _removed_unless_kept(unfinished) as keep:
+                made = [unfinished] if was_there else [unfinished, data / TLS_DIRECTORY]
+                with _removed_unless_kept(made) as keep:
                     target = LogStore.open(unfinished, namespace=database.namespace)
                     try:
                         for _ in target.replay():
@@ -256,7 +257,8 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
                         _confirm_in_files(data)
     except BaseException:
         if not was_there:
-            _remove_empty(data)
+            with suppress(OSError):
+                data.rmdir()  # if nothing is left in it, not even of another move
         raise
     finally:
         settings.close()
@@ -264,8 +266,8 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
 
 
 @contextmanager
-def _removed_unless_kept(unfinished: Path) -> Iterator[Callable[[bool], None]]:
-    """Remove the copy when its move fails, while the place is still claimed: without the claim no copy is touched."""
+def _removed_unless_kept(made: Sequence[Path]) -> Iterator[Callable[[bool], None]]:
+    """Remove what a move has made when it fails, while the place is still claimed: without the claim no copy is touched."""
     is_kept = False
 
     def keep(wanted: bool) -> None:
@@ -276,7 +278,8 @@ def _removed_unless_kept(unfinished: Path) -> Iterator[Callable[[bool], None]]:
         yield keep
     except BaseException:
         if not is_kept:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            for path in made:
+                shutil.rmtree(path, ignore_errors=True)
         raise
 
 
@@ -545,12 +548,6 @@ def _refuse_a_second_move(target: Database) -> None:
         raise StoreUnavailable(
             f"another move into {target} is under way, or was interrupted: wait {max(1, owner.remaining_ms // 1000)} s"
         )
-
-
-def _remove_empty(data: Path) -> None:
-    """Remove a directory that a move made, with what holds no messages."""
-    if not holds_data(data / STORE_DIRECTORY):
-        shutil.rmtree(data, ignore_errors=True)
 
 
 def _mark_moved(database: Database, epoch: int, data: Path, mark: Mark) -> bool:

@@ -44,7 +44,7 @@ SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES[column.type]}" for name, column
 SCHEMA_WITHOUT_RAW: Final = SCHEMA.replace(" raw binary,", "")
 """The schema unless the option ``includeRaw`` asks for the encoded original."""
 TIME_MS_MIN: Final = -62_135_596_800_000
-TIME_MS_MAX: Final = 253_402_300_799_000
+TIME_MS_MAX: Final = 253_402_300_799_999
 """From the year 1 to the last second of the year 9999: Spark's timestamps end there for most readers."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
