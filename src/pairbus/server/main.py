@@ -68,7 +68,8 @@ def run(
     except (UsageError, Refusal) as error:
         return _complain(str(error), EXIT_USAGE)
     except StorageError as error:
-        return _complain(f"{error}{_way_out(error.__cause__)}", EXIT_REFUSED)
+        # A compiled room notes only the context of an error that it raises from another.
+        return _complain(f"{error}{_way_out(error.__cause__ or error.__context__)}", EXIT_REFUSED)
     except OSError as error:
         return _complain(_explain(error), EXIT_REFUSED)
 
