@@ -456,8 +456,9 @@ async def test_a_client_that_is_dropped_is_kept_by_its_background_work_alone(loo
         primary: Any = FakeClient("p.servicebus.windows.net")
         secondary: Any = FakeClient("s.servicebus.windows.net")
         client = PairedServiceBusClient(
-            primary, secondary, on_event=lambda event: seen.append(client.is_paired)
+            primary, secondary, on_event=lambda event: seen.append((client.is_paired, sender.entity_name))
         )
+        sender = client.get_queue_sender("orders")
         client._state.paired_with(QUEUES)
         client.fail_over("orders")
         return weakref.ref(client)

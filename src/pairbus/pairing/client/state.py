@@ -95,6 +95,9 @@ class PairingState:
         self._retired_total = Tally()
         self._tallies: list[Tally] = []
         self._retired: deque[Tally] = deque()
+        self.retire: Final[Callable[[Tally], None]] = self._retired.append
+        """Takes the tally of a sender that nobody has any more. The garbage collector calls it, so it takes no lock; and it is
+        no method, for what waits for that call must not keep the state, whose listener may lead back to the sender."""
         self.events = EventLog(listener)
         self.lock = threading.RLock()
         self.failover_interval_ms = milliseconds(options.failover_interval)
@@ -543,10 +546,6 @@ class PairingState:
             if tally in self._tallies:
                 self._tallies.remove(tally)
                 self._retired_total.add(tally)
-
-    def retire(self, tally: Tally) -> None:
-        """Nobody has the sender any more. Called by the garbage collector, so it takes no lock."""
-        self._retired.append(tally)
 
     def _add_retired(self) -> None:
         while self._retired:
