@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,3 +189,35 @@ def test_a_test_that_waits_for_a_time_says_sleep() -> None:
     disguised = re.compile(r"Event\(\)\.wait\([^)]")
 
     assert [path.name for path in (ROOT / "tests").rglob("*.py") if disguised.search(path.read_text())] == []
+
+
+# What may lie at the root of the repository. A broker that is started there writes its directories and its keys there, and one commit once took them.
+AT_THE_ROOT = {
+    ".ci", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
+    "bench", "docs", "mkdocs.yml", "packaging", "pyproject.toml", "requirements", "setup.py", "src", "tests", "tools",
+}  # fmt: skip
+# What a broker, a drain or a client leaves behind, wherever it was started.
+WORKING_FILES = re.compile(
+    r"(^|/)(ready\.json|up\.lock|[^/]+\.(segment|pem|key|ledger|parquet|sqlite3?|log))$"
+)
+
+
+def tracked_files() -> list[str]:
+    """Return the paths that git has. A source distribution has no git and nothing to check."""
+    if not (ROOT / ".git").exists():
+        return []
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    return [path for path in listed.stdout.decode().split("\0") if path]
+
+
+def test_nothing_that_a_running_broker_writes_is_in_the_repository() -> None:
+    tracked = tracked_files()
+    assert {path.split("/")[0] for path in tracked} <= AT_THE_ROOT
+    assert [path for path in tracked if WORKING_FILES.search(path)] == []
+
+
+def test_working_files_are_recognised() -> None:
+    for path in ("up.lock", "a/ready.json", "store/0000000001.segment", "tls/ca.key", "x/primary-0.ledger"):
+        assert WORKING_FILES.search(path), path
+    for path in ("requirements/dev.lock", "docs/ready.json.md", "src/pairbus/server/ready.py"):
+        assert not WORKING_FILES.search(path), path
