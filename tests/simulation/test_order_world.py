@@ -52,6 +52,18 @@ def test_sessions_arrive_in_order_while_an_operator_defers_some_messages_and_giv
     assert len(worlds) < 6 or sum(world.deferred for world in worlds) > 10, "the operator does too little"
 
 
+@pytest.mark.promise("P14", "P41")
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(30330, id="messages_of_two_queues_wait_for_deferred_messages_of_each_other"),
+        pytest.param(30485, id="a_message_that_the_primary_has_was_deferred_and_could_not_be_locked_once"),
+    ],
+)
+def test_worlds_that_failed_once(seed: int, tmp_path: Path) -> None:
+    DeferredWorld(seed, tmp_path).run()
+
+
 class SparkOrderWorld(OrderWorld, SparkWorld):
     """The same on Spark: tasks share queues, are killed, lost and tried again; there is no ledger."""
 

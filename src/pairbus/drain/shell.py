@@ -22,6 +22,7 @@ from pairbus.drain.lookups.search import FindQueues, QueueSearch
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
 from pairbus.drain.progress import Progress
 from pairbus.drain.renewing import renew_due
+from pairbus.drain.rules.delivered import Delivered
 from pairbus.drain.rules.left_locked import LeftLocked
 from pairbus.drain.rules.message import BacklogMessage, DeadLetter
 from pairbus.drain.rules.order import OrderPolicy, TooManyElsewhere
@@ -55,8 +56,6 @@ BUDGET_STOP_SECONDS: Final = 25.0
 ANSWERS_SHARE: Final = 0.6
 """The part of it that is spent on waiting for answers, so that nothing is delivered twice; the rest is for closing links."""
 STALL_CHECK_SECONDS: Final = 1.0
-DELIVERED_MAX: Final = 50_000
-"""How many delivered messages are remembered, to recognise a second copy of one."""
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -138,8 +137,7 @@ class Drain:
         self._received = 0
         self._left = LeftLocked()
         """Messages left locked in their queues: released when the drain ends."""
-        self._delivered: dict[tuple[str, int, int, str], bool] = {}
-        """What the primary has acknowledged, and whether a copy of it was completed already."""
+        self._delivered = Delivered()
         self._cut_short: set[str] = set()
         self._ends_when_empty_ms: int | None = None
         self._progress = Progress()
@@ -304,12 +302,17 @@ class Drain:
         most = self._shared.most(queue, min(capacity, RECEIVE_MAX))
         deliveries = await self._poll(inbox, most, self._poll_seconds(queue))
         await self._take(inbox, deliveries)
-        if await self._step_back(inbox) or deliveries or held or self._work[queue] or self._plan.held(queue):
+        if await self._step_back(inbox) or deliveries or self._work[queue]:
+            return False
+        is_waiting = not self._plan.is_in_flight(queue) and bool(self._plan.held_up(queue))
+        if (held or self._plan.held(queue)) and not is_waiting:
             return False
         if queue in self._cut_short:
             return False  # a poll that was cut short to settle something says nothing about the queue
-        if deferred := await self._deferred.receive(inbox, self._ends_when_empty_ms):
-            await self._take(inbox, deferred)
+        numbers = self._plan.numbers(queue)
+        deferred = await self._deferred.receive(inbox, self._ends_when_empty_ms, numbers)
+        await self._take(inbox, deferred)
+        if deferred or numbers:
             return False
         if self._ends_when_empty_ms is not None:
             return self._deferred.is_all(queue)
@@ -358,10 +361,7 @@ class Drain:
         return False
 
     async def _poll(self, inbox: Inbox, count: int, seconds: float) -> Sequence[Delivery]:
-        """One receive, counted as it is billed: one that brings messages as those, one that brings none as itself.
-
-        A poll that was cut short to settle something and is taken up again is the same poll.
-        """
+        """One receive, counted as it is billed. One that is taken up again after it was cut short to settle something is the same."""
         if inbox.queue not in self._cut_short:
             self._counters.receives += 1
             self._counters.receive_operations += 1
@@ -527,13 +527,11 @@ class Drain:
         self._problems.moved(now)
         self._shared.delivered(inbox.queue)
         for message in done:
-            if self._delivered.get(message.identity):
+            if self._delivered.is_repeat(message.identity):
                 self._counters.repeats_dropped += 1
             else:
                 self._counters.restored += 1
                 self._progress.delivered(now)
-            if message.identity in self._delivered:
-                self._delivered[message.identity] = True
         if not self._plan.held(inbox.queue) and not self._work[inbox.queue]:
             self._observer.drained(inbox.queue)
 
@@ -583,9 +581,7 @@ class Drain:
 
     def _acknowledged(self, message: BacklogMessage) -> None:
         """The primary has a message: it may be completed (P34), and is recognised when it comes again (P36)."""
-        self._delivered[message.identity] = False
-        while len(self._delivered) > DELIVERED_MAX:
-            del self._delivered[next(iter(self._delivered))]
+        self._delivered.add(message.identity)
         # A copy of the same place is the same message, delivered once more: it has the lock.
         for one in {copy.key: copy for copy in (message, *self._left.take_copies(message))}.values():
             self._plan.order.received(*one.key)

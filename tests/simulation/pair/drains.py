@@ -11,6 +11,7 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost, Observer
+from pairbus.drain.rules.delivered import Delivered, Identity
 from pairbus.drain.rules.message import BacklogMessage
 from pairbus.drain.rules.order import Seen
 from pairbus.drain.rules.plan import DrainPlan
@@ -58,10 +59,10 @@ class SimDrain:
         return await self.world.ask(namespace, action, timeout_ms)
 
 
-class _Forgetful(dict[Any, bool]):
+class _Forgetful(Delivered):
     """Planted: a memory of delivered messages that never recognises one."""
 
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, identity: Identity) -> bool:
         return False
 
 

@@ -11,9 +11,9 @@ import pytest
 from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp.error import TokenAuthFailure
 
-from pairbus.drain import shell as pump
 from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.ports import CannotAsk, NotSent
+from pairbus.drain.rules import delivered
 from pairbus.drain.rules.message import BacklogMessage
 from pairbus.errors import DrainStalledError
 from tests.unit.drain.shell_kit import Kit, run
@@ -259,7 +259,7 @@ def test_a_lock_lost_after_the_send_is_remembered_beyond_what_memory_holds(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The in-memory list of acknowledged messages is bounded; behind it the ledger still knows, and asks."""
-    monkeypatch.setattr(pump, "DELIVERED_MAX", 0)
+    monkeypatch.setattr(delivered, "DELIVERED_MAX", 0)
 
     async def work(kit: Kit) -> None:
         inbox = kit.inboxes[0]

@@ -6,7 +6,8 @@ a session depends on one, ``older`` finds it sooner.
 
 A drain that should end looks before it ends. One that goes on looks after its first poll that brings nothing, and later only when
 numbers were missing among those that it has received, or when there were deferred messages before: an idle queue costs its polls
-and nothing more.
+and nothing more. While messages of a queue wait for older ones, it looks once a minute: what they wait for may wait, in another
+queue, for a deferred message of this one.
 
 What somebody else has locked after it was deferred cannot be had. A drain that should end waits for such messages longer than the
 locks of a backlog queue last, and then says which they are.
@@ -14,7 +15,7 @@ locks of a backlog queue last, and then says which they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,6 +52,8 @@ class _Queue:
     """Whether there may be deferred messages: numbers were missing, or a look has met some or not come to its end."""
     next_ms: int | None = None
     """Before this time no new look begins; None: there was none yet."""
+    ended_ms: int = 0
+    """When the last look came to an end."""
     stays: list[int] | None = None
     """What the last look to the end of the queue has left, when nothing else is there; None: there is more."""
     stays_since_ms: int = 0
@@ -84,12 +87,18 @@ class DeferredMessages:
             one.has_reason |= max(new) - one.seen_to > len(new)
             one.seen_to = max(new)
 
-    async def receive(self, inbox: Inbox, before_ms: int | None) -> Sequence[Delivery]:
-        """Lock deferred messages of a queue that a poll found empty, if it is time to look for some.
+    async def receive(
+        self, inbox: Inbox, before_ms: int | None, held: Collection[int] = ()
+    ) -> Sequence[Delivery]:
+        """Lock deferred messages of a queue of which a poll brought nothing, if it is time to look for some.
 
         ``before_ms``: the drain should end, and messages that were stored after this time do not count; None: it goes on.
+        ``held``: messages of this queue that the drain has, all of them waiting.
         """
         one = self._queues.setdefault(inbox.queue, _Queue())
+        if held and one.next_ms is not None:
+            one.has_reason = True
+            one.next_ms = min(one.next_ms, one.ended_ms + AGAIN_MS)
         if one.position == 1:
             is_due = one.next_ms is None or self._clock() >= one.next_ms
             if not is_due or (before_ms is None and one.next_ms is not None and not one.has_reason):
@@ -102,7 +111,11 @@ class DeferredMessages:
                 before_ms is not None and seen.enqueued_ms is not None and seen.enqueued_ms > before_ms
                 for seen in page
             ]
-            older = [seen for seen, new in zip(page, is_new, strict=True) if seen.is_deferred or not new]
+            older = [
+                seen
+                for seen, new in zip(page, is_new, strict=True)
+                if (seen.is_deferred or not new) and seen.sequence_number not in held
+            ]
             wanted = [seen.sequence_number for seen in older if seen.is_deferred]
             got = await self.lock(inbox, wanted)
             locked = {delivery.sequence_number for delivery in got}
@@ -129,7 +142,7 @@ class DeferredMessages:
         now = self._clock()
         if not left or not one.stays:
             one.stays_since_ms = now
-        one.stays, one.position = left, 1
+        one.stays, one.position, one.ended_ms = left, 1, now
         if before_ms is not None:
             one.next_ms = now + (ENDING_MS if one.left else 0)
         else:

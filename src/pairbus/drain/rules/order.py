@@ -131,11 +131,9 @@ class SessionOrder:
         found = self._of(queue)
         for one in seen:
             group = group_of(one.path, one.order_key)
-            if (
-                group is not None
-                and one.sequence_number not in mine
-                and one.sequence_number not in found.home
-            ):
+            # What the primary has accepted is about to be completed, unless it was deferred: then it must be locked by its number first.
+            is_done = one.sequence_number in found.home and not one.is_deferred
+            if group is not None and one.sequence_number not in mine and not is_done:
                 found.add(one.sequence_number, group)
         found.known_to = max(found.known_to, known_to)
         if len(found.elsewhere) > self.elsewhere_max:
