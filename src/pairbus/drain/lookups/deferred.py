@@ -96,9 +96,8 @@ class DeferredMessages:
         ``held``: messages of this queue that the drain has, all of them waiting.
         """
         one = self._queues.setdefault(inbox.queue, _Queue())
-        if held and one.next_ms is not None:
-            one.has_reason = True
-            one.next_ms = min(one.next_ms, one.ended_ms + AGAIN_MS)
+        if held:
+            self._has_reason(one)
         if one.position == 1:
             is_due = one.next_ms is None or self._clock() >= one.next_ms
             if not is_due or (before_ms is None and one.next_ms is not None and not one.has_reason):
@@ -148,10 +147,18 @@ class DeferredMessages:
         else:
             one.next_ms = now + (AGAIN_MS if one.has_reason else LOOK_MS)
 
+    def _has_reason(self, one: _Queue) -> None:
+        """There may be deferred messages: look as soon as it is allowed."""
+        one.has_reason = True
+        if one.next_ms is not None:
+            one.next_ms = min(one.next_ms, one.ended_ms + AGAIN_MS)
+
     async def lock(self, inbox: Inbox, numbers: Sequence[int]) -> Sequence[Delivery]:
         """Those of the deferred messages with these numbers that can be locked."""
         if not numbers:
             return ()
+        # Some may have a lock that is in the way now, others may lose theirs before they are completed: no receive brings them again.
+        self._has_reason(self._queues.setdefault(inbox.queue, _Queue()))
         deliveries = await inbox.receive_deferred(numbers)
         self._counters.received += len(deliveries)
         self._counters.receive_operations += max(1, len(deliveries))
