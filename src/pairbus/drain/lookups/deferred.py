@@ -105,7 +105,11 @@ class DeferredMessages:
             one.has_reason, one.left = False, []
         for _ in range(PAGES_MAX):
             self._counters.receive_operations += 1
-            page = await inbox.browse(one.position, PAGE)
+            try:
+                page = await inbox.browse(one.position, PAGE)
+            except BaseException:
+                one.has_reason = True  # the look goes on here
+                raise
             is_new = [
                 before_ms is not None and seen.enqueued_ms is not None and seen.enqueued_ms > before_ms
                 for seen in page
