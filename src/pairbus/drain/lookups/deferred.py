@@ -122,7 +122,8 @@ class DeferredMessages:
             wanted = [seen.sequence_number for seen in older if seen.is_deferred]
             got = await self.lock(inbox, wanted)
             locked = {delivery.sequence_number for delivery in got}
-            one.has_reason |= bool(wanted)
+            # Those that are held may lose their locks before they are completed.
+            one.has_reason |= any(seen.is_deferred for seen in page)
             one.left += [
                 seen.sequence_number
                 for seen in older
