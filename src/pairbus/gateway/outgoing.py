@@ -113,6 +113,7 @@ def flow(connection: GatewayConnection, context: ReceiveLink) -> None:
     if link.flows != context.flows:  # not merely the session's window that opened again
         context.flows = link.flows
         context.begin_receive()
+        context.consumer.heard()
         context.queue.numbers.accessed_at = connection.now
     # Without a window what is sent would pile up here; when it opens, this is called again (B62, B63).
     context.queue.set_credit(context.consumer, link.credit if _may_deliver(connection, context) else 0)
@@ -291,6 +292,7 @@ def settle(
         return
     session, now = link.session, connection.now
     code = outcome.code
+    context.consumer.heard()
     try:
         if now >= context.allowed_until:
             context.allowed_until = connection.authorize(context.scope, context.right)
@@ -342,6 +344,7 @@ def complete_many(
     held = [lock for lock in locks if isinstance(lock, Lock)]
     if len(held) < len(ids):
         return 0
+    context.consumer.heard()
     done = context.queue.complete_many(held, now)
     connection.broker.counters.completed += done
     context.settlements.add_many(done)

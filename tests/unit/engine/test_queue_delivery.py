@@ -517,3 +517,52 @@ def test_indexes_follow_what_is_stored(bench: Bench, queue: Queue) -> None:
     assert len(queue.expiring) < 9_000
     assert len(queue.due) < 9_000
     assert len(bench.namespace.context.timers._heap) < 300
+
+
+def test_a_receiver_that_let_a_lock_lapse_in_silence_comes_after_the_others(
+    bench: Bench, queue: Queue
+) -> None:
+    silent = bench.receiver(queue, 10)
+    bench.send(queue)
+    bench.pump()
+    other = bench.receiver(queue, 10)
+    bench.wait(MINUTE)
+    for _ in range(5):
+        bench.send(queue)
+    bench.pump()
+
+    assert [consumer for consumer, _, _ in bench.outbox.delivered] == [silent, *[other] * 6]
+
+
+@pytest.mark.promise("B31")
+def test_a_silent_receiver_gets_what_no_other_one_takes(bench: Bench, queue: Queue) -> None:
+    silent, other = bench.receiver(queue, 10), bench.receiver(queue)
+    bench.send(queue)
+    bench.pump()
+    bench.wait(MINUTE)
+    queue.set_credit(other, 1)
+    bench.send(queue)
+    bench.send(queue)
+    bench.pump()
+
+    given = [(consumer, message.sequence_number) for consumer, message, _ in bench.outbox.delivered]
+    assert given == [(silent, 1), (silent, 1), (other, 2), (silent, 3)]
+
+
+@pytest.mark.parametrize("sign", ["it asks for more", "it has settled in time"])
+def test_a_receiver_that_is_heard_takes_its_turn(bench: Bench, queue: Queue, sign: str) -> None:
+    one = bench.receiver(queue, 10)
+    bench.send(queue)
+    bench.pump()
+    if sign == "it has settled in time":
+        queue.complete(bench.outbox.last_lock(), bench.now)
+    bench.wait(MINUTE)
+    other = bench.receiver(queue, 10)
+    if sign == "it asks for more":
+        one.heard()
+    del bench.outbox.delivered[:]
+    for _ in range(4):
+        bench.send(queue)
+    bench.pump()
+
+    assert [consumer for consumer, _, _ in bench.outbox.delivered] == [one, other, one, other]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.amqp.states import ACCEPTED_CODE
 from pairbus.amqp.types import Symbol, UInt
 from pairbus.gateway.connection import NO_LINK_MS
@@ -50,3 +52,29 @@ def test_a_connection_whose_wait_for_a_session_ends_may_try_again(bench: WireBen
 
     _keep_alive(bench, peer, NO_LINK_MS + MINUTE)
     assert peer.client.closed
+
+
+@pytest.mark.parametrize(
+    ("sign", "share"), [("nothing", 0), ("it asks for more", 2), ("it completes what it lost", 2)]
+)
+def test_a_receiver_whose_lock_lapsed_takes_its_turn_once_it_is_heard(
+    bench: WireBench, sign: str, share: int
+) -> None:
+    bench.queue("q")
+    sender = bench.peer().session.sender("q")
+    one, other = bench.peer().session.receiver("q"), bench.peer().session.receiver("q")
+    one.grant(10)
+    sender.send(message("lapses"))
+    bench.settle()
+    other.grant(10)
+    bench.wait(MINUTE)
+    if sign == "it asks for more":
+        one.grant(10)
+    elif sign == "it completes what it lost":
+        one.complete(one.deliveries[0])
+    bench.settle()
+    for _ in range(4):
+        sender.send(message("new"))
+    bench.settle()
+
+    assert (len(one.deliveries) - 1, len(other.deliveries) - 1) == (share, 4 - share)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from pairbus.engine.sessions.table import Session
     from pairbus.model.message import Message
 
@@ -24,12 +26,28 @@ class Consumer:
     session: Session | None = None
     accept_deadline: int = 0
     """While it waits for a session: when waiting ends."""
+    watched: Lock | None = None
+    """A delivery that is not settled yet, or one whose lock lapsed and since which nothing was heard of it."""
+
+    def watch(self, lock: Lock) -> None:
+        """A delivery under a lock begins."""
+        watched = self.watched
+        if watched is None or not (watched.is_held or watched.has_lapsed):
+            self.watched = lock
+
+    def heard(self) -> None:
+        """It has asked for messages or settled some."""
+        self.watched = None
+
+    def is_silent(self) -> bool:
+        """Whether a lock of it has lapsed and nothing was heard of it since."""
+        return self.watched is not None and self.watched.has_lapsed
 
 
 class Lock:
     """One receiver's hold on one message, from delivery to settlement or expiry (B25)."""
 
-    __slots__ = ("is_held", "locked_until", "message", "session", "token")
+    __slots__ = ("has_lapsed", "is_held", "locked_until", "message", "session", "token")
 
     def __init__(self, token: int, message: Message, locked_until: int, session: Session | None) -> None:
         self.token = token
@@ -38,3 +56,21 @@ class Lock:
         """For a message of a held session the session's own end counts instead."""
         self.session = session
         self.is_held = True
+        self.has_lapsed = False
+        """Whether its time passed before the message was settled."""
+
+
+def prefer_another(rotation: deque[Consumer]) -> bool:
+    """Bring a receiver that can take a message and is not silent to the front; False: there is none.
+
+    A dead connection looks like an idle one and keeps its credit. Without this it would get every second message, over and over.
+    """
+    for place, consumer in enumerate(rotation):
+        if (
+            consumer.credit > 0
+            and consumer.is_attached
+            and not (consumer.is_suspended or consumer.is_silent())
+        ):
+            rotation.rotate(-place)
+            return True
+    return False

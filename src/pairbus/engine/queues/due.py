@@ -55,6 +55,7 @@ def _expire_locks(queue: Queue, now: int) -> int:
         if queue.context.watcher is not None:
             queue.context.watcher.lock_expired(queue)
         queue.end_lock(lock)
+        lock.has_lapsed = True
         queue.fail(lock.message, b"", now)
     if expired:
         queue.numbers.accessed_at = now  # it was in use as long as messages were locked

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.message.layout import header_size
 from pairbus.engine.context import DUE_BURST_MAX, FETCH_BYTES_MAX, FETCH_MESSAGES_MAX
 from pairbus.engine.queues import due
-from pairbus.engine.queues.consumer import Consumer, Lock
+from pairbus.engine.queues.consumer import Consumer, Lock, prefer_another
 from pairbus.engine.queues.state import QueueState
 from pairbus.engine.records import (
     DeliveryFailed,
@@ -274,6 +274,8 @@ class Queue(QueueState):
             if ahead is not None and not ahead.is_at_hand(message.location):
                 self._fetch(ahead, ready)
                 return
+            if consumer.is_silent() and prefer_another(rotation):
+                continue
             ready.take(message)
             self.hand_over(consumer, message, None, now)
             if len(rotation) > 1:
@@ -360,7 +362,10 @@ class Queue(QueueState):
             self.context.outbox.deliver(consumer, message, None)
             self.remove(message)
             return
-        self.context.outbox.deliver(consumer, message, self.lock(message, session, now))
+        lock = self.lock(message, session, now)
+        if session is None:
+            consumer.watch(lock)
+        self.context.outbox.deliver(consumer, message, lock)
 
     def lock(self, message: Message, session: Session | None, now: int) -> Lock:
         """Take a lock on a message that nobody holds (B25, B26)."""
