@@ -23,7 +23,7 @@ from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import ALIAS_PARTITION, ALIAS_PASSPORT, ALIAS_PATH, ALIAS_SESSION
 from pairbus.sdk.failures import Failure, classify
-from pairbus.sdk.links import deferred, handlers, receivers, settling
+from pairbus.sdk.links import deferred, handlers, receivers, settling, silence
 from pairbus.sdk.links.browsing import Browsed, open_without_link_async, page_of
 from pairbus.sdk.messages import message_bytes
 
@@ -207,6 +207,7 @@ class AzureInbox:
             handlers.set_retries(receiver, 0)
             handlers.open_quickly(receiver)
             handlers.free_sockets(receiver)
+            silence.ask_for_signs_of_life(receiver)
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await receiver.__aenter__()
@@ -214,6 +215,7 @@ class AzureInbox:
                 await _close(receiver)
                 raise
             receivers.keep_payloads(receiver)
+            silence.leave_when_silent(receiver)
             self._interrupt = receivers.interruptible(receiver)
             self._receiver = receiver
         return self._receiver

@@ -17,14 +17,18 @@ from pairbus import PairedServiceBusClient
 from pairbus.aio import PairedServiceBusClient as AsyncClient
 from pairbus.cli.entities import messages
 from pairbus.cli.root import _run
-from pairbus.testing import Namespace
-from tests.integration.pairing.kit import bodies, options, text
+from pairbus.sdk.links import silence
+from pairbus.testing import Namespace, Queue
+from tests.integration.pairing.kit import bodies, operations, options, text
+from tests.integration.pairing.syphon_process import backlog_queue, fill, waiting
+from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
 TIMEOUT = 10
 """Seconds that a send has. A silent primary gets half of them, and a new connection the rest."""
 CALLERS = 4
+EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
 
 class Relay:
@@ -39,6 +43,10 @@ class Relay:
         self._open: list[tuple[socket.socket, socket.socket]] = []
         self._forgotten: set[socket.socket] = set()
         self._is_silent = False
+        self.opened = 0
+        """Connections so far."""
+        self.signs_of_life = 0
+        """Empty frames that the namespace has sent."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -52,6 +60,7 @@ class Relay:
         with suppress(OSError):
             while True:
                 client = self._listener.accept()[0]
+                self.opened += 1
                 host, port = self._target.rsplit(":", 1)
                 server = socket.create_connection((host, int(port)))
                 self._open.append((client, server))
@@ -65,6 +74,7 @@ class Relay:
                     self._forgets = b""
                     self.forget()
                 if not self._is_silent and client not in self._forgotten:
+                    self.signs_of_life += source is not client and data.count(EMPTY_FRAME)
                     target.sendall(data)
         if not self._is_silent and client not in self._forgotten:
             target.close()
@@ -172,3 +182,55 @@ def test_a_command_whose_connection_fell_silent_tries_again_over_a_new_one(
 
     assert code == 0
     bodies(primary, "orders", 1)
+
+
+def drain_on_threads(conn_strs: tuple[str, str], changed: Any, steps: Iterator[Any]) -> Any:
+    with PairedServiceBusClient.from_connection_strings(*conn_strs, options=changed) as client:
+        for condition in steps:
+            wait_until(lambda: condition(client))  # noqa: B023 - called at once
+        return client.statistics()
+
+
+def drain_on_asyncio(conn_strs: tuple[str, str], changed: Any, steps: Iterator[Any]) -> Any:
+    async def work() -> Any:
+        async with AsyncClient.from_connection_strings(*conn_strs, options=changed) as client:
+            for condition in steps:
+                await until(lambda: condition(client), pause=0.1)  # noqa: B023 - called at once
+            return client.statistics()
+
+    return asyncio.run(work())
+
+
+@pytest.mark.promise("P41")
+@pytest.mark.parametrize("play", [drain_on_threads, drain_on_asyncio])
+def test_a_drain_whose_connection_fell_silent_goes_on_over_a_new_one(
+    primary: Namespace, play: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 1)
+    # The dead link gets the messages first, and they come back when their locks have ended.
+    queue = Queue(backlog_queue(0), lock_duration=timedelta(seconds=5))
+    with Namespace("fabrikam", queues=[queue], process=True) as secondary:
+        relay = Relay(secondary)
+
+        def steps() -> Iterator[Any]:
+            fill(secondary, 1, 2)
+            yield lambda client: client.statistics().restored == 2
+            yield lambda _: relay.signs_of_life > 3
+            seen = relay.signs_of_life, relay.opened, operations(secondary)
+            yield lambda _: relay.signs_of_life > seen[0] + 3
+            assert (relay.opened, operations(secondary)) == seen[1:], "an idle drain costs what it did"
+            relay.forget()
+            fill(secondary, 1, 3, factory="g")
+            yield lambda client: client.statistics().restored == 5
+
+        changed = options(backlog_queue_count=1, enable_syphon=True)
+        there = waiting(primary, "orders")
+        counted = play(
+            (primary.connection_string, through(relay, secondary, False)), changed=changed, steps=steps()
+        )
+        relay.close()
+
+    assert counted.possible_duplicates == 0
+    assert f"backlog queue {backlog_queue(0)}: " in caplog.text
+    assert "the connection fell silent: nothing came for 1 s" in caplog.text
+    bodies(primary, "orders", there + 5)

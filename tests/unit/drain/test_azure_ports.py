@@ -19,7 +19,7 @@ from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
 from pairbus.drain.ports import NotSent
 from pairbus.drain.rules.message import BacklogMessage
 from pairbus.drain.senders import MAIN_THREAD_ENDED, one_line
-from pairbus.sdk.links import receivers
+from pairbus.sdk.links import receivers, silence
 from tests.simulation.pair.model import original
 from tests.unit.pairing.fake_sdk import FakeClient, FakeSender, refuse
 
@@ -65,6 +65,8 @@ class SlowReceiver:
 async def test_an_interrupt_while_the_link_is_opened_ends_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receivers, "keep_payloads", lambda receiver: None)
     monkeypatch.setattr(receivers, "interruptible", lambda receiver: lambda **options: None)
+    monkeypatch.setattr(silence, "ask_for_signs_of_life", lambda receiver: None)
+    monkeypatch.setattr(silence, "leave_when_silent", lambda receiver: None)
     receiver = SlowReceiver()
     client: Any = type("Client", (), {"get_queue_receiver": lambda self, queue: receiver})()
     inbox = AzureInbox(client, "q", lambda: 0, lambda: 0)
