@@ -174,8 +174,18 @@ class AzureInbox:
         return [self._steady(until) for until in ends]
 
     async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
-        receiver = await (self._open() if queue in (None, self.queue) else self._browser(str(queue)))
-        return [_seen(browsed) for browsed in await page_of(receiver, number, count)]
+        is_own = queue in (None, self.queue)
+        receiver = await (self._open() if is_own else self._browser(str(queue)))
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                return [_seen(browsed) for browsed in await page_of(receiver, number, count)]
+        except TimeoutError as error:
+            # The connection may be dead without an error, and the next request would wait for it too.
+            if is_own:
+                await self.close()
+            elif self._browsers.get(str(queue)) is receiver:
+                await _close(self._browsers.pop(str(queue)))
+            raise TimeoutError(f"no answer for {OPEN_SECONDS:.0f} s, and its connection is left") from error
 
     async def _browser(self, queue: str) -> Any:
         browser = self._browsers.get(queue)

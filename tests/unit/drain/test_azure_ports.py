@@ -153,6 +153,52 @@ async def test_a_send_whose_link_does_not_open_is_known_not_to_have_left() -> No
     await outlet.close()
 
 
+class BrowsedReceiver(SlowReceiver):
+    """It is open."""
+
+    is_closed = False
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("queue", ["q", "another"])
+async def test_a_look_without_an_answer_is_given_up_with_its_connection(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = BrowsedReceiver(), BrowsedReceiver()
+    opened = iter([first, second])
+    looked: list[Any] = []
+
+    async def page_of(receiver: Any, number: int, count: int) -> list[Any]:
+        looked.append(receiver)
+        if receiver is first:
+            await asyncio.Event().wait()
+        return []
+
+    async def open_next() -> Any:
+        if inbox._receiver is None:
+            inbox._receiver = next(opened)  # type: ignore[assignment]
+        return inbox._receiver
+
+    async def browser(path: str) -> Any:
+        return inbox._browsers.setdefault(path, next(opened))
+
+    monkeypatch.setattr(azure_ports, "OPEN_SECONDS", 0.01)
+    monkeypatch.setattr(azure_ports, "page_of", page_of)
+    client: Any = FakeClient("s")
+    inbox = AzureInbox(client, "q", lambda: 0, lambda: 0)
+    monkeypatch.setattr(inbox, "_open", open_next)
+    monkeypatch.setattr(inbox, "_browser", browser)
+
+    with pytest.raises(TimeoutError, match="its connection is left"):
+        await inbox.browse(1, 10, queue)
+
+    assert first.is_closed
+    assert await inbox.browse(1, 10, queue) == []
+    assert looked == [first, second]
+
+
 class RenewingReceiver:
     """Renews all locks of a request or none."""
 
