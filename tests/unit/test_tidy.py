@@ -18,6 +18,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "pairbus"
 DECISIONS = ROOT / "docs" / "decisions"
+FIRST_DECISIONS_MAX = 12
+"""How many decisions ARCHITECTURE.md may name as those to read first. The index lists all of them."""
 
 # In any text: documents, comments, docstrings, messages.
 WORDS = {
@@ -161,13 +163,21 @@ def test_banned_words_and_names_are_found() -> None:
     assert banned_names("shallow = letter\n# told in a comment\n") == set()
 
 
-@pytest.mark.parametrize("page", ["docs/decisions/index.md", "ARCHITECTURE.md"])
-def test_every_decision_is_listed(page: str) -> None:
-    text = (ROOT / page).read_text()
+def test_every_decision_is_listed_once_with_its_own_title() -> None:
+    listed = re.findall(r"^- \[(\d+)\]\((\S+)\) (.+)$", (DECISIONS / "index.md").read_text(), re.MULTILINE)
+    written = [
+        (path.name[:4], path.name, re.sub(r"^# (\d+\W+)?", "", path.read_text().split("\n", 1)[0]))
+        for path in sorted(DECISIONS.glob("0*.md"))
+    ]
 
-    missing = [path.name for path in sorted(DECISIONS.glob("0*.md")) if path.name not in text]
+    assert sorted(listed) == written
 
-    assert missing == []
+
+def test_the_architecture_names_a_few_decisions_and_leads_to_the_others() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Decisions")[2]
+
+    assert "(docs/decisions/index.md)" in text
+    assert 5 <= len(re.findall(r"^- ", text, re.MULTILINE)) <= FIRST_DECISIONS_MAX
 
 
 def test_every_picture_is_shown() -> None:
