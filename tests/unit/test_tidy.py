@@ -13,8 +13,6 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "pairbus"
 DECISIONS = ROOT / "docs" / "decisions"
