@@ -161,7 +161,7 @@ demo: $(STAMP) ## The whole story in a minute: an outage, the backlog, the drain
 	@$(BIN)/python -m pairbus demo
 
 docs: $(STAMP) ## Write the generated pages, check the documents: links hold, commands run
-	$(BIN)/python tools/reference.py
+	$(BIN)/python -m tools.reference
 	$(BIN)/python tools/promises.py
 	$(PYTEST) tests/integration/package/test_docs.py
 

@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference that say what the code says: errors, commands, metrics.
+"""Write the pages of docs/reference that say what the code says: errors, commands, metrics, the Python interface.
 
 `make docs` runs it; a test holds the pages to it.
 """
@@ -20,6 +20,7 @@ from pairbus.pairing import errors as pairing_errors
 from pairbus.server.cluster.metrics import CLUSTER_METRICS
 from pairbus.spark.connector.options import OPTIONS, Option
 from pairbus.testing import Namespace
+from tools.python_reference import python_page
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -225,6 +226,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "commands.md": commands_page,
     "metrics.md": metrics_page,
     "spark-options.md": spark_options_page,
+    "python.md": python_page,
 }
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ if not TYPE_CHECKING:  # a type checker would believe any name; typed code impor
 
 
 class PairbusError(Exception):
-    """The root of all errors raised on purpose."""
+    """The root of all errors that PairBus raises on purpose."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what the error holds, not what it was made from: constructors take one or several arguments."""
@@ -388,11 +388,17 @@ class SameNamespaceError(PairingError):
 
 
 class AlreadyPairedError(PairingError):
-    """The client, or its options object, is in a pairing already."""
+    """The client is paired already, or its primary or secondary has the other role in another pairing of this process."""
 
 
 class OtherPrimaryError(PairingError):
-    """The backlog queues in the secondary belong to another primary that has the same name."""
+    """The backlog queues in the secondary belong to another primary that has the same name.
+
+    Attributes:
+        queue: The first such backlog queue.
+        owner: The address of the primary that it belongs to.
+        primary: The address of this client's primary.
+    """
 
     def __init__(self, queue: str, owner: str, primary: str) -> None:
         super().__init__(
@@ -410,7 +416,11 @@ class NotPairedError(PairingError):
 
 
 class InvalidParkedPropertyError(PairingError):
-    """A backlog message cannot be restored: a parked property is missing or of a wrong type."""
+    """A backlog message cannot be restored: a parked property is missing or of a wrong type.
+
+    Attributes:
+        reason: The reason in the dead-letter queue.
+    """
 
     def __init__(self, reason: str, description: str) -> None:
         super().__init__(description)

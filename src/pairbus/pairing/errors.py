@@ -21,7 +21,7 @@ SHOWN_IDS_MAX: Final = 10
 
 
 class SendAvailabilityError(PairingError, ServiceBusError):
-    """The root of the errors that a paired client raises where the official client raises its own."""
+    """The root of the errors that a paired client raises where the official client raises its own: ``except ServiceBusError`` catches them."""
 
     def __init__(self, text: str) -> None:
         ServiceBusError.__init__(self, text)
@@ -37,7 +37,11 @@ class NoBacklogQueuesError(SendAvailabilityError):
 
 
 class EntityGoneError(SendAvailabilityError, MessagingEntityNotFoundError):
-    """A ping found that the entity does not exist: nothing is parked for it until it is back."""
+    """A ping found that the entity does not exist: nothing is parked for it until it is back.
+
+    Attributes:
+        path: The entity.
+    """
 
     def __init__(self, path: str) -> None:
         MessagingEntityNotFoundError.__init__(
@@ -52,7 +56,7 @@ class EntityGoneError(SendAvailabilityError, MessagingEntityNotFoundError):
 class SessionFencedError(SendAvailabilityError):
     """Messages of a session are still in the backlog, or in another client's spool, after ``fence_timeout``, and ``fence_policy`` is ``"raise"``.
 
-    Args:
+    Attributes:
         path: The entity.
         session: The session, or the partition key.
         queue: The backlog queue; empty when none is known yet.
@@ -108,7 +112,13 @@ class NoListenRightError(SendAvailabilityError):
 
 
 class MessageTooLargeForBacklogError(SendAvailabilityError, MessageSizeExceededError):
-    """A message with its parked properties exceeds what a backlog queue takes."""
+    """A message with its parked properties exceeds what a backlog queue takes.
+
+    Attributes:
+        size: The bytes that it has.
+        overhead: How many of them parking adds.
+        limit: The bytes that it may have.
+    """
 
     def __init__(self, size: int, overhead: int, limit: int, part: str = "parked message has") -> None:
         taker = "a backlog queue" if overhead else "an entity"
@@ -125,7 +135,12 @@ class MessageTooLargeForBacklogError(SendAvailabilityError, MessageSizeExceededE
 
 
 class BatchTooLargeError(SendAvailabilityError, MessageSizeExceededError):
-    """A list of messages is larger than the one batch that it would be sent as."""
+    """A list of messages is larger than the one batch that it would be sent as.
+
+    Attributes:
+        size: The bytes of that batch.
+        limit: The bytes that it may have.
+    """
 
     def __init__(self, count: int, size: int, limit: int) -> None:
         MessageSizeExceededError.__init__(
@@ -151,7 +166,12 @@ class ScheduledMessageGoneError(SendAvailabilityError, MessageNotFoundError):
 
 
 class CancelInDoubtError(SendAvailabilityError):
-    """A scheduled message was cancelled in the backlog or in the spool, but there may be another copy: an attempt before had no answer."""
+    """A scheduled message was cancelled in the backlog or in the spool, but there may be another copy: an attempt before had no answer.
+
+    Attributes:
+        path: The entity.
+        message_ids: The messages, to look for among the scheduled ones of the primary.
+    """
 
     def __init__(self, path: str, message_ids: list[str], place: str = "the backlog") -> None:
         shown = ", ".join(repr(message_id) for message_id in message_ids[:SHOWN_IDS_MAX])
@@ -172,9 +192,8 @@ class SpoolRefusedError(SendAvailabilityError):
     It must because primary and backlog refuse, or because it holds earlier messages. Its cause is the error of the namespaces; when none
     was asked, that of the spool.
 
-    Args:
-        text: What the spool says, and what is known about copies in a namespace.
-        is_not_stored: The spool does not have the messages; otherwise it may have them.
+    Attributes:
+        is_not_stored: Whether it is certain that the spool does not have the messages; otherwise it may have them.
     """
 
     def __init__(self, text: str, is_not_stored: bool = False) -> None:
@@ -183,7 +202,12 @@ class SpoolRefusedError(SendAvailabilityError):
 
 
 class PartnerClosedError(SendAvailabilityError):
-    """The other side of the pair closed or failed, and this one was not closed within the grace period."""
+    """The other side of the pair closed or failed, and this one was not closed within the grace period.
+
+    Attributes:
+        closed: The namespace that was closed or failed.
+        faulted: The namespace that was closed for that reason.
+    """
 
     def __init__(self, closed: str, faulted: str) -> None:
         super().__init__(

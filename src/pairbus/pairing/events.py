@@ -21,7 +21,7 @@ logger = logging.getLogger("pairbus.pairing")
 
 
 class Kind(Enum):
-    """Every kind of event; the value is its stable name in logs."""
+    """Every kind of event. The value is its stable name in logs and in the journal; the reference page of events says when each is raised."""
 
     PAIRED = "pairing.paired"
     QUEUE_CREATED = "pairing.queue_created"
@@ -86,15 +86,15 @@ _LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened.
+    """One thing that happened to a paired client. It goes to the history, the log, ``on_event`` and the journal.
 
     Args:
-        kind: What.
+        kind: What happened.
         subject: The entity path, backlog queue or namespace it is about.
         text: One sentence for a person.
         at_ms: When, in milliseconds of a steady clock; only differences mean anything.
-        data: Further values, plain ones.
-        is_loud: Sends there will fail or leak unless somebody acts.
+        data: Further plain values, by name.
+        is_loud: Sends will fail, or messages will be lost or stay in the backlog, unless somebody acts.
         at: When, as a time of day in UTC.
     """
 
@@ -108,6 +108,7 @@ class Event:
 
 
 Listener = Callable[[Event], None]
+"""What ``on_event`` takes. It is called in the thread or task in which the event happened; what it raises is logged, and changes nothing."""
 
 
 class _Callbacks(threading.local):

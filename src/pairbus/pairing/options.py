@@ -36,6 +36,11 @@ SPOOL_AGE_MAX: Final = timedelta(days=3_650)
 
 TriggerName = Literal["documented", "outage", "shipped"]
 Trigger = TriggerName | Callable[[BaseException], bool]
+"""Which errors of a send count as an outage of the primary: a name of one of three tables, or a function of the error.
+
+``"documented"`` follows the documentation of the retired SDK, ``"shipped"`` what that SDK did, ``"outage"`` counts least. A function that
+raises counts nothing.
+"""
 
 _TRIGGERS: Final = ("documented", "outage", "shipped")
 
@@ -45,10 +50,10 @@ class SendAvailabilityOptions:
     """How a paired sender behaves when its primary stops answering. One object may serve any number of clients.
 
     Args:
-        backlog_queue_count: How many backlog queues stand in the secondary namespace, 1 to 10,000.
-        failover_interval: How long sends to an entity must have failed before they go to the backlog. Zero
+        backlog_queue_count: How many backlog queues the secondary namespace has, 1 to 10,000.
+        failover_interval: How long sends to an entity must have failed before they go to the backlog, 0 to 60 minutes. Zero
             detours the failing send itself.
-        ping_primary_interval: How often a failed-over entity is asked whether it is back.
+        ping_primary_interval: How often a failed-over entity gets a ping, 1 second to 30 minutes.
         enable_syphon: Drain the backlog from inside this process.
         trigger: Which errors count: ``"documented"``, ``"outage"``, ``"shipped"``, or ``trigger(error) -> bool``.
         while_suspect: What a send does inside the failover interval: ``"wait"`` until the primary answers, the entity
@@ -57,16 +62,20 @@ class SendAvailabilityOptions:
             sends, also across failover, drain and failback. ``"partition"``: likewise, and messages without a session are
             kept in order by their partition key.
         time_to_live: ``"freeze"``: time in the backlog does not count; ``"deduct"``: it does.
-        healthy_pings: Good pings in a row before sends go to the primary again.
+        healthy_pings: Good pings in a row before sends go to the primary again; at least 1.
         fence_timeout: With an order: how long a session may go on being parked after failback, because messages of it
-            are still in the backlog, before ``fence_policy`` applies.
+            are still in the backlog, before ``fence_policy`` applies; 1 second to 24 hours.
         fence_policy: What becomes of sends of that session then: ``"wait"``: they are still parked behind the others.
             ``"raise"``: they raise ``SessionFencedError``. ``"overtake"``: they go to the primary, out of order. There is
             an event in each case.
         spool: A directory that takes sends when the primary and every backlog queue refuse; None: such a send raises its
             error. One process has one spool in it; several may share the directory.
-        spool_max_bytes: How many bytes of messages it takes. A send that exceeds it raises ``SpoolRefusedError``.
-        spool_max_age: How long its oldest message may wait before it takes no more.
+        spool_max_bytes: How many bytes of messages it takes; at least 1. A send that exceeds it raises ``SpoolRefusedError``.
+        spool_max_age: How long its oldest message may wait before it takes no more; 1 second to 3,650 days.
+
+    Raises:
+        UsageError: A value is out of its range. The text names the field, the value and the range.
+        WrongTypeError: A value has a wrong type: a number instead of a ``timedelta``, for instance.
     """
 
     backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT
@@ -104,9 +113,15 @@ class SendAvailabilityOptions:
 
     @classmethod
     def like_retired_sdk(cls, **changes: Any) -> Self:
-        """Options with the defaults of the retired .NET SDK, changed by keyword.
+        """Return options with the defaults of the retired .NET SDK: ``failover_interval`` is 1 minute, ``while_suspect`` is ``"raise"``.
 
         Sends to an entity raise their errors for one minute; those that fail after it go to the backlog.
+
+        Args:
+            changes: Fields that differ, by keyword.
+
+        Raises:
+            UsageError: A value is out of its range.
         """
         values: dict[str, Any] = {
             "failover_interval": FAILOVER_INTERVAL_RETIRED,

@@ -27,9 +27,13 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def outcome_of(error: BaseException) -> Literal["fail", "unknown"]:
-    """Whether a send that raised ``error`` may have stored the message.
+    """Return whether a send that raised ``error`` may have stored the message: ``"fail"`` is no, ``"unknown"`` is maybe.
 
-    Wrong usage is refused before anything is sent. Errors from elsewhere are ``unknown``.
+    After ``"fail"`` the message can be sent again without a second copy. After ``"unknown"`` send it again with the same message id, so that
+    duplicate detection can drop a copy. Wrong usage is ``"fail"``: it is refused before anything is sent. Errors that no paired sender raised are ``"unknown"``.
+
+    Args:
+        error: What ``send_messages`` or ``schedule_messages`` raised.
     """
     usual = "fail" if isinstance(error, UsageError | TypeError) else "unknown"
     return "fail" if getattr(error, _ATTRIBUTE, usual) == "fail" else "unknown"

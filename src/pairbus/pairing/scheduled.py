@@ -21,7 +21,8 @@ SHOWN_HANDLES_MAX: Final = 10
 class ParkedSchedule(int):
     """The handle of a scheduled message in the backlog or in the spool. Negative, so that no sequence number equals it.
 
-    Keep the object, or pickle it: the number alone cannot be cancelled.
+    Keep the object, or pickle it: the number alone cannot be cancelled. It has the attributes ``queue`` (the backlog queue), ``message_id``,
+    ``factory`` (the client that parked it), ``detour`` (its number there) and ``has_other_copy`` (an attempt to store it elsewhere had no answer).
     """
 
     queue: str
@@ -40,7 +41,15 @@ class ParkedSchedule(int):
     def make(
         cls, queue: str, message_id: str, factory: str, detour: int, *, has_other_copy: bool = False
     ) -> ParkedSchedule:
-        """The handle of one message in one backlog queue. Message ids may repeat; the detour numbers of a client do not."""
+        """Return the handle of one message in one backlog queue. ``schedule_messages`` calls it; programs need not.
+
+        Args:
+            queue: The backlog queue.
+            message_id: The message, whose id may repeat.
+            factory: The client that parked it.
+            detour: Its number at that client, which does not repeat.
+            has_other_copy: Whether an attempt to store it elsewhere had no answer.
+        """
         place = f"{queue}\n{factory}\n{detour}".encode()
         # Negative, and within the 64 bits of a sequence number.
         handle = cls(-1 - (int.from_bytes(hashlib.sha256(place).digest()[:8]) >> 1))

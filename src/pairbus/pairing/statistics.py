@@ -78,7 +78,60 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A frozen picture of a client's counters and sizes."""
+    """A snapshot of a client's counters and sizes, from ``client.statistics()``. Messages are counted, unless it says otherwise.
+
+    ``sends = to_primary + to_backlog + spooled + failed + unknown``.
+
+    Args:
+        sends: Passed to ``send_messages`` and ``schedule_messages``.
+        to_primary: Of these, accepted by the primary.
+        to_backlog: Of these, parked in a backlog queue.
+        spooled: Of these, kept in the spool.
+        failed: Of these, refused everywhere and stored nowhere.
+        unknown: Of these, raised an error after an attempt without a clear answer.
+        pings: Pings sent.
+        pings_answered: Pings that the primary accepted.
+        failovers: Changes of an entity to *failed over*.
+        recoveries: Changes of an entity back to *healthy*.
+        evictions: Backlog queues that left the rotation.
+        readmissions: Backlog queues that came back to it.
+        backlog_queues_lost: Backlog queues that somebody deleted after this client had used them.
+        parked_lost: Parked in those, at most: a drain may have delivered some before.
+        receives: Polls of the syphon.
+        received: Backlog messages that the syphon received; one may be received again.
+        restored: Delivered to the primary, and completed in the backlog.
+        set_aside: Dead-lettered in the backlog, with a reason.
+        in_doubt: Sent to the primary by the syphon, without an answer.
+        possible_duplicates: Sent to the primary by the syphon, with the lock lost before the message was completed.
+        lock_renewals: Locks renewed by the syphon.
+        resent: Acknowledged by the primary to the syphon.
+        repeats_dropped: Second copies of delivered messages: completed, not sent.
+        cancelled: Scheduled messages that were cancelled while the syphon held them.
+        passed_over: Left in the backlog because their destination is unavailable and others wait behind them.
+        receive_operations: What receives cost, in billed operations.
+        fences: Sessions that went on being parked after failback.
+        fences_lifted: Of these, sessions of which no message is in the backlog any more.
+        fences_lost: Of these, sessions whose fence ended because a backlog queue was deleted.
+        fences_timed_out: Of these, sessions that stayed fenced longer than ``fence_timeout``.
+        fence_peeks: Pages that were read to find out.
+        replayed_to_primary: Messages of the spool that the primary accepted later.
+        replayed_to_backlog: Messages of the spool that a backlog queue accepted later.
+        order_looks: Pages that the syphon browsed to keep sessions in order.
+        operations_primary: Billed operations of the primary: sends, pings, deliveries, replays.
+        operations_backlog: Billed operations of the backlog: parked messages, replays, receives and looks.
+        backlog_queues_usable: Backlog queues in the rotation now.
+        backlog_queues_evicted: Backlog queues outside the rotation now.
+        entities_failed_over: Entities that are failed over now.
+        sessions_fenced: Sessions that go on being parked now.
+        oldest_parked_age_ms: Age of the oldest message that the client knows to be in the backlog; None: none is known.
+        oldest_undrained_age_ms: Age of the oldest message that the syphon holds; None: it holds none.
+        drain_rate_per_s: Delivered per second, over the last ten seconds.
+        spool_messages: In the spool now.
+        spool_bytes: Their size.
+        spool_undeliverable: In the spool, and no namespace takes them.
+        oldest_spooled_age_ms: How long the oldest one has waited in the spool; None: the spool is empty.
+        spool_left_behind: In spools of the directory that nobody has open and that name another primary.
+    """
 
     sends: int
     to_primary: int

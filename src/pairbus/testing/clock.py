@@ -19,6 +19,9 @@ class VirtualClock:
     A broker that runs on it does its timed work (expired locks, due schedules) when the clock is moved.
     It starts at the real time unless another time is given, because the official SDK compares the ends of locks
     with its own clock; tokens made by the SDK expire after an hour on either.
+
+    Args:
+        now: Where it begins, in milliseconds since 1970.
     """
 
     def __init__(self, now: int | None = None) -> None:
@@ -33,11 +36,18 @@ class VirtualClock:
         return self._now
 
     def now(self) -> int:
-        """The instant, in milliseconds."""
+        """Return the time of the clock, in milliseconds since 1970."""
         return self._now
 
     def advance(self, ms: int) -> int:
-        """Let time pass. Returns the new instant once all listeners have run."""
+        """Let time pass. Returns the new time, once the broker has noticed it.
+
+        Args:
+            ms: How much, in milliseconds.
+
+        Raises:
+            UsageError: ``ms`` is negative, or leads beyond the year 9999.
+        """
         with self._lock:
             hint = " of milliseconds: a clock does not run backwards, nor beyond the year 9999"
             check_whole("ms", ms, 0, NOW_MAX_MS - self._now, hint)
@@ -48,7 +58,14 @@ class VirtualClock:
         return self._now
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` after every ``advance``, in the thread that advances. Returns what undoes it."""
+        """Call a function after every ``advance``, in the thread that advances. Brokers do so.
+
+        Args:
+            listener: The function, without arguments.
+
+        Returns:
+            A function that ends it.
+        """
         with self._lock:
             self._listeners.append(listener)
         return lambda: self._unsubscribe(listener)

@@ -37,7 +37,27 @@ class _Settings:
 
 @dataclass(frozen=True)
 class Queue(_Settings):
-    """A queue to create: ``Queue("sessions", requires_session=True)``."""
+    """A queue to create: ``Queue("sessions", requires_session=True)``. Settings have the names of the official administration client.
+
+    Every setting is optional; without it the broker's default applies. Lengths of time are a ``timedelta`` or ISO 8601 text (``"PT30S"``).
+
+    Args:
+        name: Its name.
+        lock_duration: How long a delivery stays locked.
+        max_size_in_megabytes: The size at which it refuses messages.
+        requires_duplicate_detection: Whether a second message with the same id is dropped.
+        requires_session: Whether it delivers by session.
+        default_message_time_to_live: The time to live of messages that have none.
+        dead_lettering_on_message_expiration: Whether expired messages are dead-lettered.
+        duplicate_detection_history_time_window: How long ids are remembered.
+        max_delivery_count: Deliveries before a message is dead-lettered.
+        status: ``"Active"``, ``"Disabled"``, ``"SendDisabled"`` or ``"ReceiveDisabled"``.
+        auto_delete_on_idle: How long nobody must use the queue before it is deleted.
+        forward_to: The queue or topic that gets every message instead.
+        user_metadata: A text of the user's own.
+        forward_dead_lettered_messages_to: The queue or topic that gets its dead letters.
+        max_message_size_in_kilobytes: The largest message that it takes.
+    """
 
     name: str
 
@@ -45,11 +65,11 @@ class Queue(_Settings):
         check_text("name", self.name, "give the name of a queue")
 
     def properties(self) -> dict[str, object]:
-        """What was set, under its names in the configuration file and in the management API."""
+        """Return what was set, under the names of the configuration file and of the management API."""
         return _set_properties(self)
 
     def entry(self) -> bytes:
-        """The body of the management request that creates the queue."""
+        """Return the body of the management request that creates the queue."""
         parts = [f"<{name}>{escape(_xml_text(value))}</{name}>" for name, value in self.properties().items()]
         return (
             f'<entry xmlns="{_ATOM}"><content type="application/xml">'
@@ -92,7 +112,7 @@ class Subscription:
         )
 
     def declared(self) -> dict[str, object]:
-        """The subscription in the form of the configuration file."""
+        """Return the subscription in the form of the configuration file."""
         rules = [
             {"Name": name, "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}}
             for name, expression in self.rules.items()
@@ -123,7 +143,7 @@ class Topic:
         check_list("subscriptions", self.subscriptions, Subscription)
 
     def declared(self) -> dict[str, object]:
-        """The topic in the form of the configuration file."""
+        """Return the topic in the form of the configuration file."""
         subscriptions = [
             (one if isinstance(one, Subscription) else Subscription(one)).declared()
             for one in self.subscriptions

@@ -16,10 +16,11 @@ _WITHOUT_END: Final = "; leave it out for a fault without end"
 
 
 class FaultSwitchboard:
-    """Switches faults of a running broker on and off (``/$faults``; the broker must run with ``--faults``).
+    """Switches faults of a running broker on and off: ``namespace.faults.throttle("orders", count=1)``.
 
     Each fault strikes ``entity``, which must exist (None: the whole namespace), until ``seconds`` have passed or it has
-    struck ``count`` times; with neither, until ``clear``, and for a day at most.
+    struck ``count`` times; with neither, until ``clear``, and for a day at most. A value that can never work raises ``UsageError``, an
+    entity that does not exist ``ManagementFailed``.
     """
 
     def __init__(self, client: ManagementClient) -> None:
@@ -28,7 +29,7 @@ class FaultSwitchboard:
     def refuse(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Sends are rejected with an internal error. Links open as always."""
+        """Reject sends with an internal error. Links open as always."""
         self._switch_on("refuse", entity, seconds, count)
 
     def delay(
@@ -39,7 +40,7 @@ class FaultSwitchboard:
         seconds: float | None = None,
         count: int | None = None,
     ) -> None:
-        """Answers to sends come this much later: ``delay(500)`` everywhere, ``delay(500, "orders")`` for one entity.
+        """Answer sends ``delay_ms`` milliseconds later: ``delay(500)`` everywhere, ``delay(500, "orders")`` for one entity.
 
         The delay comes first, because it is needed and the entity is not; every other fault begins with its entity.
         """
@@ -51,41 +52,41 @@ class FaultSwitchboard:
     def drop_acknowledgements(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Sends are stored, their answers never leave."""
+        """Store what is sent, and never answer: the sender is left in doubt."""
         self._switch_on("drop_acknowledgements", entity, seconds, count)
 
     def throttle(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Sends are answered ``server-busy``."""
+        """Answer sends with ``server-busy``, as a throttled namespace does."""
         self._switch_on("throttle", entity, seconds, count)
 
     def fill(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Sends fail as if the entity's size quota were used up. Scheduling is not struck."""
+        """Refuse sends as if the entity's size quota were used up. Scheduling still works."""
         self._switch_on("fill", entity, seconds, count)
 
     def lose_locks(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Locks end within a moment of their delivery, all of the entity at once, which counts as one; a settlement right behind the delivery may be quicker."""
+        """End all locks of the entity within a moment of a delivery, which counts as one; a settlement right behind the delivery may be quicker."""
         self._switch_on("lose_locks", entity, seconds, count)
 
     def cut(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Connections are cut when they send anything, new ones too; with an entity, those that send a message to it."""
+        """Cut connections that send anything, new ones too; with an entity, those that send a message to it."""
         self._switch_on("cut", entity, seconds, count)
 
     def black_hole(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Everything is read on AMQP connections, nothing is answered; with an entity, messages sent to it."""
+        """Read everything on AMQP connections and answer nothing; with an entity, only to messages sent to it."""
         self._switch_on("black_hole", entity, seconds, count)
 
     def clear(self) -> None:
-        """Switch every fault off."""
+        """Switch every fault of the namespace off."""
         self._client.request("DELETE", FAULTS_PATH)
 
     def _switch_on(

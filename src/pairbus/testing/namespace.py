@@ -33,10 +33,10 @@ API_VERSION: Final = "api-version=2021-05"
 
 
 class Namespace:
-    """A broker with one namespace.
+    """A real broker with one namespace, for a test: ``with Namespace("contoso", queues=["orders"]) as namespace:``.
 
     By default it runs in a thread of this process, which is quick to start. As a process of its own
-    (``process=True``) it can be paused, and a kill is a real one.
+    (``process=True``) it can be paused, and a kill is a real one. It listens on a free port of the loopback, and needs no network.
 
     Args:
         name: The namespace's name.
@@ -44,11 +44,14 @@ class Namespace:
         queues: Queues that exist from the start, by name or as ``Queue``.
         topics: Topics that exist from the start, by name or as ``Topic`` with its subscriptions and rules.
         config: More of the namespace in the form of the emulator's configuration, or a whole ``Config.json``.
-        data: The data directory; a temporary one that goes on exit unless given.
+        data: The data directory; a temporary one, deleted on exit, unless given.
         faults: Whether the fault switchboard is on.
         clock: A virtual clock to run on; only in a thread.
         amqp: Where to listen; a free port of the loopback unless given. A restart keeps the port.
         audit: Whether it writes the audit log of messages, for ``pairbus reconcile``.
+
+    Raises:
+        UsageError: An argument can never work; the text names it.
     """
 
     def __init__(
@@ -90,7 +93,12 @@ class Namespace:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start the broker and wait until it serves."""
+        """Start the broker and wait until it serves. ``with`` calls it.
+
+        Raises:
+            UsageError: It runs already.
+            BrokerNotReady: The broker ended, or does not serve in time. The text has the end of its log.
+        """
         if self._ready is not None:
             raise UsageError(f"namespace {self.name} runs already: stop() or restart() it")
         if self._work is None:
@@ -113,12 +121,12 @@ class Namespace:
         return self
 
     def stop(self) -> None:
-        """End the broker in order (SIGTERM for a process). The data stay."""
+        """End the broker in order (SIGTERM for a process). The data stays, and ``start`` serves it again."""
         self._ready = None
         self._host.stop()
 
     def kill(self) -> None:
-        """End the broker without a last word (SIGKILL for a process). The data stay.
+        """End the broker with no chance to clean up (SIGKILL for a process). What was durable stays.
 
         In a thread, what was not durable is forgotten all the same.
         """
@@ -126,21 +134,33 @@ class Namespace:
         self._host.kill()
 
     def pause(self) -> None:
-        """Freeze the broker (SIGSTOP): connections stay open and nobody answers."""
+        """Freeze the broker (SIGSTOP): connections stay open and nobody answers.
+
+        Raises:
+            UsageError: The broker runs in a thread; make it with ``process=True``.
+        """
         self._process_host("pause").pause()
 
     def resume(self) -> None:
-        """Let a paused broker go on (SIGCONT)."""
+        """Let a paused broker go on (SIGCONT). Its clients continue where they were.
+
+        Raises:
+            UsageError: The broker runs in a thread.
+        """
         self._process_host("resume").resume()
 
     def restart(self) -> Self:
-        """Start again with the same data on the same port, after an orderly stop if it still runs."""
+        """Start again with the same data on the same port, after an orderly stop if it still runs.
+
+        Raises:
+            BrokerNotReady: The broker ended, or does not serve in time.
+        """
         if self._ready is not None:
             self.stop()
         return self.start()
 
     def close(self) -> None:
-        """Stop the broker and remove what is temporary."""
+        """Stop the broker and delete its temporary files. The end of ``with`` calls it."""
         try:
             self.stop()
         finally:
@@ -168,17 +188,21 @@ class Namespace:
 
     @property
     def is_running(self) -> bool:
-        """Whether the kit started it and has not ended it."""
+        """Whether the broker was started and not ended since, by this object."""
         return self._ready is not None
 
     @property
     def connection_string(self) -> str:
-        """With the root key: may do everything."""
+        """The connection string to give to a program. Its key may do everything.
+
+        Raises:
+            BrokerNotReady: The broker is not running; the same for the other addresses.
+        """
         return self._running().connection_string
 
     @property
     def amqp_address(self) -> str:
-        """``host:port`` of the one address that understands everything."""
+        """``host:port`` of the address that takes AMQP, TLS, WebSockets and HTTP."""
         return self._running().amqp
 
     @property
@@ -188,19 +212,23 @@ class Namespace:
 
     @property
     def ca_file(self) -> str:
-        """The certificate authority to trust when speaking TLS."""
+        """The file of the certificate authority to trust when a client uses TLS."""
         ca_file = self._running().ca_file
         assert ca_file is not None, "the kit's brokers make their own certificates"
         return ca_file
 
     @property
     def pid(self) -> int:
-        """The broker's process."""
+        """The process id of the broker; in a thread, that of this process."""
         return self._running().pid
 
     @property
     def data(self) -> Path:
-        """The data directory."""
+        """The data directory of the broker.
+
+        Raises:
+            BrokerNotReady: There is none: the broker was not started, or is closed.
+        """
         if self._data is not None:
             return self._data
         if self._work is None:
@@ -211,7 +239,11 @@ class Namespace:
 
     @property
     def log(self) -> str:
-        """What a broker in a process of its own has printed so far."""
+        """What a broker in a process of its own has printed so far.
+
+        Raises:
+            UsageError: The broker runs in a thread.
+        """
         self._process_host("log")
         assert self._work is not None
         return (self._work / "broker.log").read_text(errors="replace")
@@ -220,11 +252,19 @@ class Namespace:
 
     @property
     def faults(self) -> FaultSwitchboard:
-        """The fault switchboard of this namespace."""
+        """The switchboard that makes this broker refuse, delay or cut: ``namespace.faults.throttle("orders")``."""
         return FaultSwitchboard(self._management())
 
     def create_queue(self, name: str, **settings: Any) -> Queue:
-        """Create a queue through the management API; settings as for ``Queue``."""
+        """Create a queue through the management API.
+
+        Args:
+            name: Its name.
+            settings: As for ``Queue``: ``requires_session=True`` and so on.
+
+        Raises:
+            ManagementFailed: The broker refused, for instance because the queue exists.
+        """
         queue = Queue(name, **settings)
         path = f"/{quote(name, safe='')}?{API_VERSION}"
         self._management().request(
@@ -233,19 +273,31 @@ class Namespace:
         return queue
 
     def client(self, **options: Any) -> ServiceBusClient:
-        """The official client, connected with the root key."""
+        """Return an official client for this broker, with the root key.
+
+        Args:
+            options: Passed to ``ServiceBusClient.from_connection_string``. ``retry_total=0`` makes errors quick.
+        """
         from azure.servicebus import ServiceBusClient
 
         return ServiceBusClient.from_connection_string(self.connection_string, **options)
 
     def aio_client(self, **options: Any) -> AsyncServiceBusClient:
-        """The official asynchronous client, connected with the root key."""
+        """Return an official asynchronous client for this broker, with the root key.
+
+        Args:
+            options: Passed to ``azure.servicebus.aio.ServiceBusClient.from_connection_string``.
+        """
         from azure.servicebus.aio import ServiceBusClient
 
         return ServiceBusClient.from_connection_string(self.connection_string, **options)
 
     def administration_client(self, **options: Any) -> ServiceBusAdministrationClient:
-        """The official administration client. It always uses HTTPS, and trusts this broker's own authority."""
+        """Return an official administration client for this broker. It always uses HTTPS, and trusts this broker's own authority.
+
+        Args:
+            options: Passed to ``ServiceBusAdministrationClient.from_connection_string``.
+        """
         from azure.servicebus.management import ServiceBusAdministrationClient
 
         options.setdefault("connection_verify", self.ca_file)

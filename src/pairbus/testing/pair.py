@@ -18,13 +18,22 @@ if TYPE_CHECKING:
 
 
 class Pair:
-    """A primary and a secondary namespace.
+    """A primary and a secondary namespace, to be used with ``with``: ``pair.primary.kill()`` begins an outage, ``pair.primary.restart()`` ends it.
+
+    It starts brokers and no client: give both connection strings to ``PairedServiceBusClient.from_connection_strings``.
 
     Args:
         primary: The primary, not yet started; a process of its own unless given.
-        secondary: Likewise.
+        secondary: The secondary, not yet started; a process of its own unless given.
         queues: Queues of the primary, when it is not given.
         topics: Topics of the primary, when it is not given.
+
+    Attributes:
+        primary: The primary, a ``Namespace``.
+        secondary: The secondary, a ``Namespace``.
+
+    Raises:
+        UsageError: ``queues`` or ``topics`` beside a ``primary``, or an argument of a wrong type.
     """
 
     def __init__(

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the official classes disagree among themselves
-    """Sends to one entity. Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client."""
+    """Sends to one entity of the primary, and to the backlog while the entity is failed over.
+
+    Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client. It is a ``ServiceBusSender``, may be used without
+    ``with``, and may be shared by any number of threads or coroutines.
+    """
 
     async def __aenter__(self) -> Self:
         await self._do_enter()
@@ -38,7 +42,25 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         await self._do_close()
 
     async def send_messages(self, message: Messages, *, timeout: float | None = None, **options: Any) -> None:
-        """Send a message, an iterable of messages or a batch. See ``pairbus.PairedSender.send_messages``."""
+        """Send a message, an iterable of messages or a batch. Returns once the primary, a backlog queue or the spool has it.
+
+        After an error, ``outcome_of`` says whether the message may have been stored all the same.
+
+        Args:
+            message: What to send; never changed.
+            timeout: Seconds in all, retries and detour included; 60 unless given.
+            options: None are supported; the SDK warns of them, and so does this.
+
+        Raises:
+            ClientClosedError: The sender or the client is closed.
+            PartnerClosedError: The other side of the pair was closed alone.
+            EntityGoneError: The entity does not exist any more.
+            MessageTooLargeForBacklogError: Failed over, and the parked form is too large.
+            InvalidMessageError, BatchTooLargeError: Failed over, and the primary would refuse the message, too.
+            SessionFencedError: With an order: older messages of the session are in the backlog for too long.
+            SpoolRefusedError: With a spool: it must take the message, and cannot.
+            ServiceBusError: As with the SDK; from both sides when both refused.
+        """
         if options:
             warn_unsupported(options)
         failed = None
@@ -60,7 +82,23 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         timeout: float | None = None,
         **options: Any,
     ) -> list[int]:
-        """Schedule messages. See ``pairbus.PairedSender.schedule_messages``."""
+        """Schedule messages. Returns handles for ``cancel_scheduled_messages``.
+
+        While failed over the messages are parked with their time, and the handles are ``ParkedSchedule``.
+
+        Args:
+            messages: One message or several; never changed.
+            schedule_time_utc: When they become available. A time that has passed means at once.
+            timeout: Seconds in all, retries and detour included; 60 unless given.
+            options: None are supported; the SDK warns of them, and so does this.
+
+        Returns:
+            One handle for each message, in their order.
+
+        Raises:
+            ClientClosedError: The sender or the client is closed.
+            ServiceBusError: As ``send_messages`` raises it.
+        """
         if options:
             warn_unsupported(options)
         return await self._do_schedule(messages, schedule_time_utc, timeout)
@@ -68,17 +106,44 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None, **options: Any
     ) -> None:
-        """Cancel scheduled messages. See ``pairbus.PairedSender.cancel_scheduled_messages``."""
+        """Cancel scheduled messages by the handles that ``schedule_messages`` returned.
+
+        Those of the primary come first, so that nothing has changed when it does not answer. When a parked one then fails, the text of
+        the error names those that were cancelled before it and those that were not tried. Its attributes ``cancelled`` and
+        ``not_tried`` are lists of their handles.
+
+        Args:
+            sequence_numbers: One handle or several. Of a parked message the object is needed, not its number alone.
+            timeout: Seconds in all; 60 unless given.
+            options: None are supported; the SDK warns of them, and so does this.
+
+        Raises:
+            ScheduledMessageGoneError: A parked one has left the backlog already.
+            SendAvailabilityError: One is in the spool of another client, which the text names.
+            WrongTypeError: A handle is no number.
+            UsageError: A number is that of a parked message, without its object.
+            CancelInDoubtError: All were cancelled, but there may be another copy of a parked one: an attempt to schedule it had
+                no answer.
+            ServiceBusError: The primary refused, or did not answer.
+        """
         if options:
             warn_unsupported(options)
         await self._do_cancel(sequence_numbers, timeout)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """An empty batch. When the primary cannot be asked for its limit, that of the standard tier is taken."""
+        """Return an empty batch. When the primary cannot be asked for its limit, that of the standard tier is taken, 256 KB.
+
+        Args:
+            max_size_in_bytes: A smaller limit; that of the entity unless given.
+
+        Raises:
+            UsageError: The limit is larger than the entity's.
+            ClientClosedError: The sender or the client is closed.
+        """
         return await self._do_new_batch(max_size_in_bytes)
 
     async def close(self) -> None:
-        """Close the links. Idempotent."""
+        """Close the sender and its links to both namespaces. May be called again. The client stays open."""
         await self._do_close()
 
 
@@ -102,25 +167,44 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
         await self.close()
 
     async def pair(self) -> None:
-        """Find or create the backlog queues in the secondary. See ``pairbus.PairedServiceBusClient.pair``."""
+        """Find or create the backlog queues in the secondary. The primary may be down meanwhile. ``with client`` calls it.
+
+        A secondary that takes connections and does not answer is given up after 15 seconds; after 5 when there is a spool, which takes
+        messages until the secondary answers. ``management`` of the client changes both (``read_timeout``, ``timeout``).
+
+        Raises:
+            AlreadyPairedError: This client is paired already, or it would make a chain of pairs.
+            NoBacklogQueuesError: Not one backlog queue can be used; the client can be paired again later.
+            OtherPrimaryError: The backlog queues belong to another primary of the same name.
+            NoListenRightError: With an order: the key may not listen to the backlog queues.
+            SpoolError: The spool cannot be opened.
+            ClientClosedError: The client is closed.
+        """
         await self._do_pair()
 
     async def close(self, timeout: float = CLOSE_SECONDS_DEFAULT) -> None:
         """Stop pings and the drain and close both sides. Returns within ``timeout`` seconds.
 
         May be called again, and by several tasks, which wait for the same end. Closing goes on when a caller is cancelled.
+
+        Args:
+            timeout: Seconds for all of it.
         """
         await self._do_close(timeout)
 
     get_queue_receiver = on_primary(
-        ServiceBusClient.get_queue_receiver, "The official receiver. It reads from the primary only."
+        ServiceBusClient.get_queue_receiver,
+        "Return an official receiver, with the official arguments. It reads from the primary only.",
     )
     get_subscription_receiver = on_primary(
-        ServiceBusClient.get_subscription_receiver, "The official receiver. It reads from the primary only."
+        ServiceBusClient.get_subscription_receiver,
+        "Return an official receiver, with the official arguments. It reads from the primary only.",
     )
     list_queue_sessions = on_primary(
-        ServiceBusClient.list_queue_sessions, "The sessions of a queue of the primary."
+        ServiceBusClient.list_queue_sessions,
+        "List the sessions of a queue of the primary, with the official arguments.",
     )
     list_subscription_sessions = on_primary(
-        ServiceBusClient.list_subscription_sessions, "The sessions of a subscription of the primary."
+        ServiceBusClient.list_subscription_sessions,
+        "List the sessions of a subscription of the primary, with the official arguments.",
     )

@@ -13,20 +13,19 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoReturn, TypeVar
 from weakref import WeakSet
 
-from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
+from pairbus.errors import AlreadyPairedError, UsageError, WrongTypeError
 from pairbus.pairing import clock, naming
 from pairbus.pairing.client.backlog.fences import LOOK_SECONDS, Fences
 from pairbus.pairing.client.backlog.queue_checks import QueueChecks
 from pairbus.pairing.client.backlog.setup import UNREACHABLE, Setup
 from pairbus.pairing.client.closing import close
+from pairbus.pairing.client.controls import Controls
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.sending.cancel import Withdraw, cancel_parked
-from pairbus.pairing.client.sending.limits import headroom_of
 from pairbus.pairing.client.spooling import Spooling, not_in_this_spool
 from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.client.watch import watch
@@ -36,12 +35,12 @@ from pairbus.pairing.errors import (
     PartnerClosedError,
     ScheduledMessageGoneError,
 )
-from pairbus.pairing.events import Event, Kind, Listener
+from pairbus.pairing.events import Kind, Listener
 from pairbus.pairing.journal import ENVIRONMENT, EventJournal, StatusReporter
-from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
+from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.closing import Partnership, Side
-from pairbus.pairing.rules.health import EntityHealth, EntityReport, Health
+from pairbus.pairing.rules.health import EntityHealth, Health
 from pairbus.pairing.scheduled import SPOOL_PREFIX
 from pairbus.sdk import client_settings
 from pairbus.sdk.addresses import connect
@@ -53,7 +52,6 @@ from pairbus.sdk.connection_string import (
 )
 from pairbus.sdk.failures import classify
 from pairbus.sdk.links.opening import bound_closing, bound_opening
-from pairbus.sdk.messages import message_bytes
 
 if TYPE_CHECKING:
     from typing import Self
@@ -62,7 +60,6 @@ if TYPE_CHECKING:
     from pairbus.pairing.client.sending.sender import SenderCore
     from pairbus.pairing.runtime.ports import Link, Runtime
     from pairbus.pairing.scheduled import ParkedSchedule
-    from pairbus.pairing.statistics import Statistics
 
 logger = logging.getLogger("pairbus.pairing")
 
@@ -88,27 +85,36 @@ def on_primary(official: _Method, text: str) -> _Method:
     return call  # type: ignore[return-value]  # the signature is that of the official one
 
 
-class PairedClient(Generic[Official, Sender]):
+class PairedClient(Controls, Generic[Official, Sender]):
     """A Service Bus client that goes on sending when its primary namespace does not answer.
 
+    Use it as ``with client:`` (``async with client:`` in ``pairbus.aio``), which pairs the two namespaces and closes the client at the end.
     It is a ``ServiceBusClient`` to type checkers and to ``isinstance``, and offers all that one does. It holds two
-    official clients and is none of them itself: the official constructor is not run.
+    official clients and is none of them itself: the official constructor is not run. Most programs call
+    ``from_connection_strings`` instead of the constructor.
 
     Args:
         primary: The official client of the namespace that the application uses.
         secondary: The official client of the namespace that holds the backlog meanwhile.
-        options: How to behave; the defaults unless given.
+        options: How to behave; the defaults of ``SendAvailabilityOptions`` unless given.
         primary_namespace: The primary's own name, by which its backlog queues are called. Taken from a cloud host
             name or from the ``Namespace=`` of a connection string unless given.
         primary_aliases: Further addresses of the primary, each a host or host:port: other names of its host, another
             port, or where it ran before it moved. Backlog queues and messages marked with one of them are its own.
-        on_event: Called with each event.
+        on_event: Called with each ``Event``, in the thread in which it happened. It must not wait for this client.
         seed: Makes the random choice of backlog queues repeatable.
-        management: Options of the official administration client that sets up the secondary.
+        management: Options of the official administration client that sets up the secondary, such as
+            ``{"connection_verify": ca_file}``.
         ledger: With ``enable_syphon``: the directory in which the syphon notes the messages whose delivery it must
             confirm after a crash. The user's data directory unless given.
         not_found: With ``enable_syphon``: what happens to messages whose destination does not exist: ``"dead-letter"``,
             or ``"wait"`` until it does.
+
+    Raises:
+        WrongTypeError: ``primary`` or ``secondary`` is a paired client itself.
+        SameNamespaceError: Both sides are the same broker.
+        NamespaceNameUnknownError: Nothing says how the primary is called: give ``primary_namespace``.
+        UsageError: Another argument has a value that can never work.
     """
 
     _official: ClassVar[Any]
@@ -202,11 +208,29 @@ class PairedClient(Generic[Official, Sender]):
         not_found: Literal["dead-letter", "wait"] = "dead-letter",
         **client_options: Any,
     ) -> Self:
-        """Make the client from two connection strings. ``client_options`` go to both official clients.
+        """Make the client from two connection strings. Nothing is connected yet.
 
         A namespace that several nodes serve may have several addresses: a connection string that lists them
         (``Endpoint=sb://node-1:5671,node-2:5671/;…``), or a list of connection strings. When one address does not serve,
         links go on to the next, before the namespace counts as not available.
+
+        Args:
+            primary: The connection string of the namespace that the application uses, or several for its addresses.
+            secondary: Likewise, of the namespace that holds the backlog meanwhile.
+            options: As for the constructor; the same for the following ones.
+            primary_namespace: The primary's own name.
+            primary_aliases: Further addresses of the primary.
+            on_event: Called with each ``Event``.
+            seed: Makes the random choice of backlog queues repeatable.
+            management: Options of the official administration client that sets up the secondary.
+            ledger: The directory in which the syphon notes messages in doubt.
+            not_found: What the syphon does with messages whose destination does not exist.
+            client_options: Passed to both official clients: ``retry_total``, ``transport_type``, ``connection_verify`` and so on.
+
+        Raises:
+            UsageError: A connection string cannot be understood, or an argument can never work.
+            SameNamespaceError: Both connection strings are for the same broker.
+            NamespaceNameUnknownError: Nothing says how the primary is called: give ``primary_namespace``.
         """
         first = parse_connection_string(merge_connection_strings(primary, "primary"), "primary")
         second = parse_connection_string(merge_connection_strings(secondary, "secondary"), "secondary")
@@ -226,7 +250,15 @@ class PairedClient(Generic[Official, Sender]):
 
     @classmethod
     def from_connection_string(cls, conn_str: str, **options: Any) -> NoReturn:  # noqa: ARG003 - the SDK's shape
-        """Not offered: a paired client needs two connection strings. Raises UsageError."""
+        """Not offered, because a paired client needs two connection strings: call ``from_connection_strings``.
+
+        Args:
+            conn_str: Not used.
+            options: Not used.
+
+        Raises:
+            UsageError: Always.
+        """
         raise UsageError(
             "a paired client needs two connection strings: call from_connection_strings(primary, secondary)"
         )
@@ -241,7 +273,19 @@ class PairedClient(Generic[Official, Sender]):
         socket_timeout: float | None = None,
         **kwargs: Any,
     ) -> Sender:
-        """A sender for a queue that goes on when the primary does not answer."""
+        """Return a sender for a queue of the primary. Nothing is connected until its first send.
+
+        Args:
+            queue_name: The queue. It need not exist yet.
+            client_identifier: A name for the sender that the primary sees; one is made unless given.
+            socket_timeout: Seconds that the official client waits for its socket.
+            kwargs: Passed to the official senders.
+
+        Raises:
+            ClientClosedError: The client is closed.
+            PartnerClosedError: The other side of the pair was closed alone.
+            UsageError: The connection string of the primary is for another entity.
+        """
         options = {"client_identifier": client_identifier, "socket_timeout": socket_timeout, **kwargs}
         return self._sender(queue_name, options, is_topic=False)
 
@@ -253,7 +297,19 @@ class PairedClient(Generic[Official, Sender]):
         socket_timeout: float | None = None,
         **kwargs: Any,
     ) -> Sender:
-        """A sender for a topic that goes on when the primary does not answer."""
+        """Return a sender for a topic of the primary. Nothing is connected until its first send.
+
+        Args:
+            topic_name: The topic. It need not exist yet.
+            client_identifier: A name for the sender that the primary sees; one is made unless given.
+            socket_timeout: Seconds that the official client waits for its socket.
+            kwargs: Passed to the official senders.
+
+        Raises:
+            ClientClosedError: The client is closed.
+            PartnerClosedError: The other side of the pair was closed alone.
+            UsageError: The connection string of the primary is for another entity.
+        """
         options = {"client_identifier": client_identifier, "socket_timeout": socket_timeout, **kwargs}
         return self._sender(topic_name, options, is_topic=True)
 
@@ -264,75 +320,6 @@ class PairedClient(Generic[Official, Sender]):
         with self._state.lock:
             self._senders.add(sender)  # type: ignore[arg-type]  # every sender class is one
         return sender
-
-    # --- state and switches -----------------------------------------------------------------------
-
-    @property
-    def is_paired(self) -> bool:
-        """Whether pairing has ended well."""
-        return self._state.is_paired
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the client is closed, its primary side is, or its partner's end has faulted it."""
-        return self._is_ended
-
-    @property
-    def factory_name(self) -> str:
-        """The unique name of this client, as passports and the journal have it."""
-        return self._state.name
-
-    @property
-    def backlog_queue_count(self) -> int:
-        """How many backlog queues can be used."""
-        return len(self._state.usable_queues)
-
-    @property
-    def ping_primary_interval(self) -> timedelta:
-        """How often a failed-over entity is asked. May be set at any time; the next ping uses it."""
-        return timedelta(milliseconds=self._state.ping_interval_ms)
-
-    @ping_primary_interval.setter
-    def ping_primary_interval(self, value: timedelta) -> None:
-        check_ping_interval(value)
-        self._state.change_ping_interval(milliseconds(value))
-        self._runtime.notify()
-
-    def health(self) -> dict[str, EntityReport]:
-        """Every entity's state, since when, why, next ping, messages parked so far and backlog queue. Times are aware datetimes."""
-        return self._state.reports()
-
-    def explain(self, path: str) -> list[str]:
-        """Why an entity is in its state, line by line. UsageError for an entity that this client does not know."""
-        return self._state.explain(path)
-
-    def events(self) -> list[Event]:
-        """The newest events, oldest first."""
-        return self._state.events.history()
-
-    def statistics(self) -> Statistics:
-        """A frozen picture of the counters."""
-        return self._state.statistics(*(self._drain.progress() if self._drain is not None else ()))
-
-    def fail_over(self, path: str) -> None:
-        """Switch one entity to the backlog by hand, also one that has no sender yet. NotPairedError before pairing."""
-        self._check_live()
-        if not self.is_paired:
-            raise NotPairedError(f"{path!r} cannot fail over before the client is paired: call pair() first")
-        self._state.fail_over(path)
-
-    def mark_healthy(self, path: str) -> None:
-        """Switch one entity to the primary by hand. UsageError for an entity that this client does not know."""
-        self._check_live()
-        self._state.mark_healthy(path)
-
-    def headroom(self, message: Any, path: str = "x" * 50) -> int:
-        """How many bytes the body may still grow before the parked form is too large; negative when it is already.
-
-        Two limits count: 256 KB for the message, and 64 KB for all its properties together, those for parking included.
-        A message whose properties exceed theirs has a negative headroom, however small its body is.
-        """
-        return headroom_of(self._state.park([message_bytes.encoded(message)], path, "timeout")[0])
 
     def __repr__(self) -> str:
         if self._is_ended:

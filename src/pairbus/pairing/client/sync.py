@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the official classes disagree among themselves
-    """Sends to one entity. Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client."""
+    """Sends to one entity of the primary, and to the backlog while the entity is failed over.
+
+    Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client. It is a ``ServiceBusSender``, may be used without
+    ``with``, and may be shared by any number of threads or coroutines.
+    """
 
     def __enter__(self) -> Self:
         run(self._do_enter())
@@ -38,7 +42,9 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         run(self._do_close())
 
     def send_messages(self, message: Messages, *, timeout: float | None = None, **options: Any) -> None:
-        """Send a message, an iterable of messages or a batch. Returns once the primary or the backlog has it.
+        """Send a message, an iterable of messages or a batch. Returns once the primary, a backlog queue or the spool has it.
+
+        After an error, ``outcome_of`` says whether the message may have been stored all the same.
 
         Args:
             message: What to send; never changed.
@@ -47,10 +53,13 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
 
         Raises:
             ClientClosedError: The sender or the client is closed.
+            PartnerClosedError: The other side of the pair was closed alone.
             EntityGoneError: The entity does not exist any more.
             MessageTooLargeForBacklogError: Failed over, and the parked form is too large.
             InvalidMessageError, BatchTooLargeError: Failed over, and the primary would refuse the message, too.
-            azure.servicebus.exceptions.ServiceBusError: As with the SDK; from both sides when both refused.
+            SessionFencedError: With an order: older messages of the session are in the backlog for too long.
+            SpoolRefusedError: With a spool: it must take the message, and cannot.
+            ServiceBusError: As with the SDK; from both sides when both refused.
         """
         if options:
             warn_unsupported(options)
@@ -76,6 +85,19 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         """Schedule messages. Returns handles for ``cancel_scheduled_messages``.
 
         While failed over the messages are parked with their time, and the handles are ``ParkedSchedule``.
+
+        Args:
+            messages: One message or several; never changed.
+            schedule_time_utc: When they become available. A time that has passed means at once.
+            timeout: Seconds in all, retries and detour included; 60 unless given.
+            options: None are supported; the SDK warns of them, and so does this.
+
+        Returns:
+            One handle for each message, in their order.
+
+        Raises:
+            ClientClosedError: The sender or the client is closed.
+            ServiceBusError: As ``send_messages`` raises it.
         """
         if options:
             warn_unsupported(options)
@@ -90,23 +112,38 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         the error names those that were cancelled before it and those that were not tried. Its attributes ``cancelled`` and
         ``not_tried`` are lists of their handles.
 
+        Args:
+            sequence_numbers: One handle or several. Of a parked message the object is needed, not its number alone.
+            timeout: Seconds in all; 60 unless given.
+            options: None are supported; the SDK warns of them, and so does this.
+
         Raises:
             ScheduledMessageGoneError: A parked one has left the backlog already.
             SendAvailabilityError: One is in the spool of another client, which the text names.
-            TypeError: A handle is no number.
+            WrongTypeError: A handle is no number.
+            UsageError: A number is that of a parked message, without its object.
             CancelInDoubtError: All were cancelled, but there may be another copy of a parked one: an attempt to schedule it had
                 no answer.
+            ServiceBusError: The primary refused, or did not answer.
         """
         if options:
             warn_unsupported(options)
         run(self._do_cancel(sequence_numbers, timeout))
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """An empty batch. When the primary cannot be asked for its limit, that of the standard tier is taken."""
+        """Return an empty batch. When the primary cannot be asked for its limit, that of the standard tier is taken, 256 KB.
+
+        Args:
+            max_size_in_bytes: A smaller limit; that of the entity unless given.
+
+        Raises:
+            UsageError: The limit is larger than the entity's.
+            ClientClosedError: The sender or the client is closed.
+        """
         return run(self._do_new_batch(max_size_in_bytes))
 
     def close(self) -> None:
-        """Close the links. Idempotent."""
+        """Close the sender and its links to both namespaces. May be called again. The client stays open."""
         run(self._do_close())
 
 
@@ -130,14 +167,18 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
         self.close()
 
     def pair(self) -> None:
-        """Find or create the backlog queues in the secondary. The primary may be down meanwhile.
+        """Find or create the backlog queues in the secondary. The primary may be down meanwhile. ``with client`` calls it.
 
         A secondary that takes connections and does not answer is given up after 15 seconds; after 5 when there is a spool, which takes
         messages until the secondary answers. ``management`` of the client changes both (``read_timeout``, ``timeout``).
 
         Raises:
-            AlreadyPairedError: This client, its options or the secondary are in a pairing already.
+            AlreadyPairedError: This client is paired already, or it would make a chain of pairs.
             NoBacklogQueuesError: Not one backlog queue can be used; the client can be paired again later.
+            OtherPrimaryError: The backlog queues belong to another primary of the same name.
+            NoListenRightError: With an order: the key may not listen to the backlog queues.
+            SpoolError: The spool cannot be opened.
+            ClientClosedError: The client is closed.
         """
         run(self._do_pair())
 
@@ -147,18 +188,25 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
         May be called again, and by several threads: while one closes the client, the others wait for that. When the first was
         interrupted (Ctrl+C), the next call does what is left. A call from ``on_event`` or ``trigger`` returns at once while
         another thread closes the client, which may wait for the end of just that callback.
+
+        Args:
+            timeout: Seconds for all of it.
         """
         run(self._do_close(timeout))
 
     get_queue_receiver = on_primary(
-        ServiceBusClient.get_queue_receiver, "The official receiver. It reads from the primary only."
+        ServiceBusClient.get_queue_receiver,
+        "Return an official receiver, with the official arguments. It reads from the primary only.",
     )
     get_subscription_receiver = on_primary(
-        ServiceBusClient.get_subscription_receiver, "The official receiver. It reads from the primary only."
+        ServiceBusClient.get_subscription_receiver,
+        "Return an official receiver, with the official arguments. It reads from the primary only.",
     )
     list_queue_sessions = on_primary(
-        ServiceBusClient.list_queue_sessions, "The sessions of a queue of the primary."
+        ServiceBusClient.list_queue_sessions,
+        "List the sessions of a queue of the primary, with the official arguments.",
     )
     list_subscription_sessions = on_primary(
-        ServiceBusClient.list_subscription_sessions, "The sessions of a subscription of the primary."
+        ServiceBusClient.list_subscription_sessions,
+        "List the sessions of a subscription of the primary, with the official arguments.",
     )

@@ -23,7 +23,11 @@ from pairbus.pairing.rules.ping import PingSchedule
 
 
 class Health(Enum):
-    """What a client believes about a primary entity."""
+    """What a client believes about one entity of the primary, and so where its sends go.
+
+    ``HEALTHY``: to the primary. ``SUSPECT``: a send failed, and the failover interval is not over: they wait, or raise. ``FAILED_OVER``: to the
+    backlog, and pings to the primary. ``REFUSING``: the entity does not exist any more, so they raise ``EntityGoneError``.
+    """
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"
@@ -44,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class EntityReport:
-    """What ``client.health()`` returns for one entity.
+    """What ``client.health()`` returns for one entity: its state, the reasons, and what waits where.
 
     Args:
         path: The entity's path.
@@ -62,7 +66,9 @@ class EntityReport:
         oldest_parked_age_ms: How long ago the oldest message for it that is known to be in the backlog was sent. None: none is
             known. Of messages without an order a client knows only what it has parked since the entity failed over, and from the
             return to the primary on nothing, also while they are still in the backlog.
-        since: The first time as a time of day in UTC; likewise ``next_ping`` and ``failover_due``.
+        since: Since when, as a time of day in UTC.
+        next_ping: When it will be asked again, in UTC; None while it is not asked.
+        failover_due: When a suspect entity will fail over, in UTC; None in other states.
         spooled: How many messages for it wait in the spool.
         spool_undeliverable: How many messages for it stay there because no namespace takes them.
         oldest_spooled_age_ms: For how long the oldest one has waited there; None: there is none.

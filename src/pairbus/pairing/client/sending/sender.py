@@ -108,7 +108,7 @@ class SenderCore:
 
     @property
     def client_identifier(self) -> str:
-        """The identifier that the primary sees."""
+        """The name of this sender that the primary sees, as ``client_identifier`` gave it."""
         return str(self._primary_link().sender.client_identifier)
 
     def __str__(self) -> str:
