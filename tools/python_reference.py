@@ -153,7 +153,9 @@ def members(kind: type) -> Iterator[Member]:
             for name, value in vars(base).items():
                 if not name.startswith("_") and _is_member(value):
                     found.setdefault(name, value)
-    yield from (Member(name, value) for name, value in found.items())
+    # First what makes the object.
+    ways = sorted(found.items(), key=lambda item: not isinstance(item[1], classmethod))
+    yield from (Member(name, value) for name, value in ways)
 
 
 def _is_member(value: object) -> bool:

@@ -179,7 +179,8 @@ def test_the_architecture_names_a_few_decisions_and_leads_to_the_others() -> Non
 
 
 def test_every_picture_is_shown() -> None:
-    pages = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    showing = [ROOT / "README.md", ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*.md")]
+    pages = "".join(page.read_text() for page in showing)
 
     assert [file.name for file in (ROOT / "docs/images").iterdir() if file.name not in pages] == []
 
