@@ -1,12 +1,21 @@
-"""Hooks of the site: the words `run` and `postgresql` of a block are for the tests, not for the reader's highlighter."""
+"""Hooks of the site: what the tests and a reader of the source need in a block, and a reader of the site does not.
+
+The words `run` and `postgresql` are for the tests. Prompts would be copied with the commands: a block of commands alone is shown without them.
+"""
 
 from __future__ import annotations
 
 import re
 
 _FENCE = re.compile(r"^( *```[a-z]+) run(?: postgresql)?$", re.MULTILINE)
+_COMMANDS = re.compile(r"^```console\n((?:\$ .*\n)+)```$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """A page's text as the generator shall see it."""
-    return _FENCE.sub(r"\1", markdown)
+    return _COMMANDS.sub(_without_prompts, _FENCE.sub(r"\1", markdown))
+
+
+def _without_prompts(block: re.Match[str]) -> str:
+    commands = "".join(line[2:] for line in block[1].splitlines(keepends=True))
+    return f"```bash\n{commands}```"
