@@ -373,7 +373,7 @@ def _member(member: Member, substitutes: dict[str, str]) -> str:
 def _error_row(kind: type[BaseException]) -> str:
     doc = parse(docstring_of(kind))
     bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
-    attributes = "; ".join(_item(item) for item in doc.sections.get("Attributes", []))
+    attributes = "; ".join(_item(item.removesuffix(".")) for item in doc.sections.get("Attributes", []))
     meaning = " ".join(_inline(" ".join(text.split())) for text in doc.paragraphs)
     cells = (f"`{kind.__name__}`", bases, meaning, attributes)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
