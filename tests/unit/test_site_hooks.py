@@ -26,6 +26,13 @@ def test_words_for_the_tests_are_not_shown() -> None:
     assert on_page_markdown("```console run postgresql\n$ true\n```\n") == "```bash\ntrue\n```\n"
 
 
+def test_a_pipe_in_the_code_of_a_table_has_no_backslash() -> None:
+    """Elsewhere it needs one, or it would end the cell; this generator shows it."""
+    row = "| `--engine [spark\\|local]` | one \\| other |\n"
+
+    assert on_page_markdown(row) == "| `--engine [spark|local]` | one \\| other |\n"
+
+
 def test_no_command_of_a_page_is_copied_with_its_prompt() -> None:
     shown = "".join(on_page_markdown(page.read_text()) for page in DOCS.rglob("*.md"))
 
