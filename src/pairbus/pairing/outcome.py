@@ -7,6 +7,7 @@ from typing import Literal
 from pairbus.errors import UsageError
 
 _ATTRIBUTE = "pairbus_outcome"
+_IMPATIENT = "pairbus_is_impatient"
 
 
 def mark(error: BaseException, *, is_in_doubt: bool) -> BaseException:
@@ -37,6 +38,17 @@ def outcome_of(error: BaseException) -> Literal["fail", "unknown"]:
     """
     usual = "fail" if isinstance(error, UsageError | TypeError) else "unknown"
     return "fail" if getattr(error, _ATTRIBUTE, usual) == "fail" else "unknown"
+
+
+def mark_impatient(error: BaseException) -> None:
+    """Note on an error that waiting for other callers took the time: it says nothing about the namespace."""
+    setattr(error, _IMPATIENT, True)
+
+
+def is_impatient(error: BaseException) -> bool:
+    """Whether the caller of a send had no time for an answer, because it had waited for other callers."""
+    # The SDK raises an error of its own from the last one about time.
+    return any(getattr(one, _IMPATIENT, False) for one in (error, error.__cause__))
 
 
 def copy_of(error: BaseException) -> BaseException:

@@ -7,6 +7,7 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.pairing.errors import EntityGoneError
 from pairbus.pairing.options import Trigger
+from pairbus.pairing.outcome import mark_impatient
 from pairbus.pairing.rules.flow import (
     SPOOL_AFTER_MS,
     TRIAL_MS_MAX,
@@ -57,6 +58,23 @@ def test_with_interval_zero_the_failing_send_itself_is_detoured() -> None:
     assert step.timeout_ms <= 5_000
     flow.backlog_accepted(step.queue, 2, 0)
     assert (health.parked, health.backlog_queue) == (2, step.queue)
+
+
+@pytest.mark.promise("P18")
+@pytest.mark.parametrize("interval", [0, 1_000])
+def test_waiting_for_other_callers_is_no_failure_of_the_primary(interval: int) -> None:
+    flow, health, rotation = make(interval=interval, holds=True)
+    late = sdk.OperationTimeoutError()
+    mark_impatient(late)
+    assert flow.primary_failed(5_000, late) == []
+
+    assert health.state is Health.HEALTHY
+    assert isinstance(flow.next_step(5_000), Wait)
+    assert isinstance(flow.next_step(6_000), TryPrimary)
+    assert flow.next_step(10_000) == Fail(late, None, is_in_doubt=True)
+
+    assert not flow.backlog_failed("q0", 5_000, late)
+    assert "q0" in rotation.usable
 
 
 def test_inside_the_interval_the_error_reaches_the_caller() -> None:

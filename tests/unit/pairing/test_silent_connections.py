@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from pairbus.pairing.runtime import thread_link
 from pairbus.pairing.runtime.asyncio_link import AsyncioLink
 from pairbus.pairing.runtime.thread_link import ThreadLink
 from pairbus.pairing.runtime.thread_runtime import Limits, run
+from pairbus.pairing.runtime.turns import Turn
 from pairbus.sdk.addresses import _Spread, connect
 from tests.simulation.false_network import FalseSendClient, false_network
 from tests.unit.drain.virtual_loop import VirtualLoop
@@ -101,19 +102,16 @@ class FalseThreadClient:
         """Nothing is open."""
 
 
-class Turn:
-    """The lock of a link. It tells when a thread begins to wait for it."""
+class ObservedTurn(Turn):
+    """The turn of a link. It tells when a thread begins to wait for it, and the false time does not end the wait."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.release = self._lock.release
+        super().__init__()
         self.waits = threading.Semaphore(0)
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if not blocking:
-            return self._lock.acquire(blocking=False)
+    def take(self, seconds: float, is_of_use: Callable[[], bool]) -> bool:
         self.waits.release()
-        return self._lock.acquire(timeout=GUARD_SECONDS)
+        return super().take(GUARD_SECONDS, is_of_use)
 
 
 class ThreadNetwork:
@@ -133,7 +131,7 @@ class ThreadNetwork:
         monkeypatch.setattr(PyamqpTransport, "create_send_client", staticmethod(create))
         sender = connect(ServiceBusClient, text, retry_total=0).get_queue_sender("orders")
         self.link = ThreadLink(sender, Limits(), lambda: True)
-        self.link.turn = self.turn = Turn()  # type: ignore[assignment]  # as much of a lock as the link uses
+        self.link.turn = self.turn = ObservedTurn()
 
     def now(self) -> float:
         return time.monotonic() + self._offset

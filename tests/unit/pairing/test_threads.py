@@ -18,6 +18,7 @@ from pairbus.pairing.runtime import thread_link
 from pairbus.pairing.runtime import thread_runtime as runtime
 from pairbus.pairing.runtime.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
+from pairbus.pairing.runtime.turns import Turn
 from pairbus.sdk.links import handlers
 
 WAIT_SECONDS = 10.0
@@ -37,17 +38,16 @@ def link(limits: runtime.Limits, send_messages: Any = None, pause: Any = None) -
     return ThreadLink(sender, limits, lambda: True)
 
 
-class Turn:
-    """A lock that is given back when somebody begins to wait for it."""
+class GivenBack(Turn):
+    """A turn that another thread has, and gives back when somebody begins to wait for it."""
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-        self.release = lock.release
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock.acquire()
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if blocking:
-            self._lock.release()
-        return self._lock.acquire(blocking, timeout if blocking else -1)
+    def take(self, seconds: float, is_of_use: Callable[[], bool]) -> bool:
+        self.release()
+        return super().take(seconds, lambda: True)
 
 
 def test_a_coroutine_that_would_wait_for_an_event_loop_is_a_mistake() -> None:
@@ -125,15 +125,13 @@ def test_who_waits_for_the_link_while_its_entity_fails_over_does_not_use_it() ->
     sent: list[str] = []
     subject = link(runtime.Limits(), lambda message, **options: sent.append(message))
     subject._is_wanted = lambda: False
-    turn = subject.turn
-    turn.acquire()
-    subject.turn = Turn(turn)  # type: ignore[assignment]  # as much of a lock as the link uses
+    turn = subject.turn = GivenBack()
     failed = subject.try_to_send("message", WAIT_SECONDS, WAIT_SECONDS)
 
     assert failed is not None
     assert type(failed.error) is NotWanted
     assert sent == []
-    assert not turn.locked(), "the next one may have the turn"
+    assert not turn.lock.locked(), "the next one may have the turn"
 
 
 @pytest.mark.parametrize("happens", ["failed over", "closed"])
@@ -251,24 +249,21 @@ def test_who_got_the_turn_with_little_time_left_opens_no_connection(monkeypatch:
     sent: list[str] = []
     subject = link(runtime.Limits(), lambda message, **options: sent.append(message))
     subject.sender._running = False
-    turn = subject.turn
-    turn.acquire()
 
-    class SlowTurn(Turn):
-        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    class SlowTurn(GivenBack):
+        def take(self, seconds: float, is_of_use: Callable[[], bool]) -> bool:
             nonlocal now
-            if blocking:
-                now += timeout - thread_link.OPEN_SECONDS_MIN / 2
-            return super().acquire(blocking, timeout)
+            now += seconds - thread_link.OPEN_SECONDS_MIN / 2
+            return super().take(seconds, is_of_use)
 
-    subject.turn = SlowTurn(turn)  # type: ignore[assignment]  # as much of a lock as the link uses
+    turn = subject.turn = SlowTurn()
     failed = subject.try_to_send("message", WAIT_SECONDS, WAIT_SECONDS)
 
     assert failed is not None
     assert type(failed.error) is OperationTimeoutError
     assert not failed.attempts.is_sent
     assert sent == []
-    assert not turn.locked(), "the next one may have the turn"
+    assert not turn.lock.locked(), "the next one may have the turn"
 
 
 def test_a_forked_process_has_a_watcher_of_its_own() -> None:
@@ -437,7 +432,7 @@ def test_a_call_that_outlasts_the_closing_of_its_link_is_cut_off_by_the_watcher(
     subject = link(limits)
     subject.sender._handler, subject.sender.close = handler, lambda: None
     subject.until = 1e18
-    with subject.turn:
+    with subject.turn.lock:
         runtime.run(subject.close())
         assert subject.sender._handler is handler, "it stays with its thread, or nobody could cut it"
         assert limits._look(10.0)

@@ -17,6 +17,7 @@ from pairbus.pairing.client.sending.sender import (
     warn_unsupported,
 )
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
+from pairbus.pairing.runtime.attempts import SEND_SECONDS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -67,7 +68,7 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         link = self._direct(message, timeout)
         if link is not None:
             seconds = self._direct_seconds
-            failed = await link.try_to_send(message, seconds, seconds + GRACE_SECONDS)
+            failed = await link.try_to_send(message, seconds, seconds + GRACE_SECONDS, None, SEND_SECONDS)
             if failed is None:
                 self._tally.sends += 1
                 self._accepted(1)

@@ -16,6 +16,7 @@ from pairbus.pairing.client.sending.sender import (
     SenderCore,
     warn_unsupported,
 )
+from pairbus.pairing.runtime.attempts import SEND_SECONDS
 from pairbus.pairing.runtime.thread_runtime import ThreadRuntime, run
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
         link = self._direct(message, timeout)
         if link is not None:
             seconds = self._direct_seconds
-            failed = link.try_to_send(message, seconds, seconds + GRACE_SECONDS)
+            failed = link.try_to_send(message, seconds, seconds + GRACE_SECONDS, None, SEND_SECONDS)
             if failed is None:
                 self._tally.sends += 1
                 self._accepted(1)

@@ -30,6 +30,10 @@ at the primary gets at most half of the time that is left whenever the send coul
 than ``SILENCE_MS``. The same holds for each backlog queue while another one is untried. A queue that had too little time
 to answer is not blamed for it.
 
+Senders that are shared let their callers wait for each other. That time is the callers' and says nothing about a namespace: an
+attempt begins when its turn comes, and one for which waiting left too little time is not held against the primary or the queue
+(``outcome.is_impatient``).
+
 Why a send can be in doubt
 --------------------------
 An attempt that ends without an answer may have stored the message. The flow goes on anyway, because losing a message is
@@ -53,7 +57,7 @@ from typing import TYPE_CHECKING, Final
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.errors import EntityGoneError
-from pairbus.pairing.outcome import without_frames
+from pairbus.pairing.outcome import is_impatient, without_frames
 from pairbus.pairing.rules.health import Change, EntityHealth, Health
 from pairbus.pairing.rules.trigger import BUSY_PAUSE_MS, counts
 from pairbus.sdk.failures import IN_DOUBT, Failure, as_not_found, classify, is_of_the_message, shown
@@ -317,6 +321,9 @@ class SendFlow:
         self.primary_error = error
         failure = classify(error)
         self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
+        if is_impatient(error):
+            self._no_time_to_answer(now, error)
+            return []
         if not counts(error, self._trigger, has_accepted=self._health.has_accepted):
             if failure is Failure.BUSY:
                 self._not_before_ms = now + BUSY_PAUSE_MS
@@ -326,12 +333,25 @@ class SendFlow:
         changes = self._health.send_failed(now, shown(error, ERROR_TEXT_MAX))
         self._health.last_error = without_frames(error)
         if self._health.state is Health.SUSPECT:
-            if self._holds:
-                self._not_before_ms = now + self._pause_ms
-                self._pause_ms = min(self._pause_ms * 2, HELD_PAUSE_MS_MAX)
-            else:
-                self._final = Fail(error, None, self.is_in_doubt)
+            self._hold_or_fail(now, error)
         return changes
+
+    def _no_time_to_answer(self, now: int, error: BaseException) -> None:
+        """Other callers' sends took the time of this one: that says nothing about the primary."""
+        if self._health.failover_interval_ms:
+            self._hold_or_fail(now, error)
+        else:
+            self._pause(now)
+
+    def _hold_or_fail(self, now: int, error: BaseException) -> None:
+        if self._holds:
+            self._pause(now)
+        else:
+            self._final = Fail(error, None, self.is_in_doubt)
+
+    def _pause(self, now: int) -> None:
+        self._not_before_ms = now + self._pause_ms
+        self._pause_ms = min(self._pause_ms * 2, HELD_PAUSE_MS_MAX)
 
     def knows(self, error: BaseException) -> bool:
         """Whether an error is one of the answers that this send has had."""
@@ -356,8 +376,8 @@ class SendFlow:
             self._final = Fail(error, self.primary_error or self._health.last_error, self.is_in_doubt)
             return False
         self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
-        is_impatient = failure is Failure.TIMEOUT and self._attempt_ms < ANSWER_MS_MIN
-        if is_impatient and queue in self._rotation.usable:
+        had_no_time = failure is Failure.TIMEOUT and self._attempt_ms < ANSWER_MS_MIN
+        if (had_no_time or is_impatient(error)) and queue in self._rotation.usable:
             # The caller's impatience is not the queue's refusal: the other senders keep it.
             return False
         return self._rotation.refused(

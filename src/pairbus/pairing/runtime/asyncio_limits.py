@@ -83,6 +83,10 @@ class Call(Attempts):
     task: Any
     cancelled = 0
     """How often this has cancelled the task."""
+    until = 0.0
+    """When all the time of its caller is over, on the clock of the loop."""
+    grace = 0.0
+    """Seconds by which an attempt may overrun before the call is ended."""
 
     def __init__(self) -> None:
         self.task = asyncio.current_task()

@@ -6,6 +6,8 @@ write each other's messages again. So one owner does each of these things and th
 Rule 1: a task of its own opens the link. Callers wait for its result, and may give up without ending it.
 Rule 2: a caller that is alone has the link to itself and sends the SDK's way.
 Rule 3: callers that come meanwhile wait in their order. Then one task sends for all of them: one round trip serves many.
+The time of an attempt begins when that task takes the message, or opens the link for it: that others wait for the peer, too, says
+nothing about the peer.
 Rule 4: a connection that broke, or that a caller left in the middle of a send, is dropped at once. The next caller gets a
 fresh one.
 """
@@ -20,9 +22,19 @@ from typing import Any, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.pairing.outcome import copy_of
+from pairbus.pairing.outcome import copy_of, mark_impatient
 from pairbus.pairing.runtime.asyncio_limits import Call, Limits
-from pairbus.pairing.runtime.attempts import Attempts, Failed, LinkClosed, NotWanted, current_attempts, notice
+from pairbus.pairing.runtime.attempts import (
+    Attempts,
+    Failed,
+    LinkClosed,
+    NotWanted,
+    current_attempts,
+    is_cut_short,
+    notice,
+    seconds_after_waiting,
+    waited_in_vain,
+)
 from pairbus.sdk.failures import is_of_the_transport
 from pairbus.sdk.links import handlers
 
@@ -39,12 +51,30 @@ _OPEN, _SEND, _HOLD = range(3)
 class _Entry:
     """One caller that waits: for an open link, for the answer to its message, or for the link to itself."""
 
-    __slots__ = ("attempts", "delivery", "future", "is_overdue", "kind", "message")
+    __slots__ = (
+        "attempts",
+        "call",
+        "delivery",
+        "future",
+        "given",
+        "had",
+        "is_overdue",
+        "kind",
+        "message",
+        "seconds",
+    )
 
     def __init__(self, kind: int, message: Any = None, attempts: Attempts | None = None) -> None:
         self.kind = kind
         self.message = message
         self.attempts = attempts
+        self.call: Call | None = attempts if isinstance(attempts, Call) else getattr(attempts, "call", None)
+        self.seconds: float | None = None
+        """How long the attempt was to last; None: without a limit."""
+        self.had = 0.0
+        """What its caller had in all when it began to wait."""
+        self.given: float | None = None
+        """How long the attempt in progress may last; None: it waits for its turn."""
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.delivery: Any = None
         self.is_overdue = False
@@ -109,18 +139,29 @@ class AsyncioLink:
         """Whether nobody uses the link or waits for it."""
         return not (self._is_held or self._waiting or self._flying or self._opening or self._pump)
 
-    async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
-        failed = await self.try_to_send(message, seconds, cut_seconds, current_attempts.get(None))
+    async def send(
+        self, message: Any, seconds: float, cut_seconds: float, patience: float | None = None
+    ) -> None:
+        failed = await self.try_to_send(message, seconds, cut_seconds, current_attempts.get(None), patience)
         if failed is not None:
             raise failed.error
 
     async def try_to_send(
-        self, message: Any, seconds: float, cut_seconds: float, attempts: Attempts | None = None
+        self,
+        message: Any,
+        seconds: float,
+        cut_seconds: float,
+        attempts: Attempts | None = None,
+        patience: float | None = None,
     ) -> Failed | None:
         call = Call()
         if attempts is None:
             current_attempts.set(call)
+        else:
+            attempts.call = call
         begun = self._limits.begin(call, cut_seconds)
+        call.until = begun + (seconds if patience is None else patience)
+        call.grace = cut_seconds - seconds
         try:
             await self.sender.send_messages(message, timeout=seconds)
         except BaseException as error:  # noqa: BLE001 - the caller judges it
@@ -131,6 +172,8 @@ class AsyncioLink:
             if call.cancelled:
                 call.end()
             call.task = None  # which refers to its context, and that to the call
+            if attempts is not None:
+                attempts.call = None
         return None
 
     async def open(self, seconds: float) -> None:
@@ -138,25 +181,45 @@ class AsyncioLink:
             await handlers.open_with_retries(self.sender)
 
     async def call(
-        self, work: Callable[..., Awaitable[Any]], seconds: float, *given: Any, **options: Any
+        self,
+        work: Callable[..., Awaitable[Any]],
+        seconds: float,
+        *given: Any,
+        patience: float | None = None,
+        **options: Any,
     ) -> Any:
-        async with _within(seconds, "The request"):
+        until = asyncio.get_running_loop().time() + (seconds if patience is None else patience)
+        async with _within(seconds, "Opening the link"):
             await handlers.open_with_retries(self.sender)
-            await self._hold(None)
-            try:
-                attempts = current_attempts.get(None)
+        left, is_short = await self._hold(seconds, until)
+        try:
+            if patience is not None and not self._is_wanted():
+                raise NotWanted
+            if options.get("timeout") is not None:
+                options["timeout"] = min(options["timeout"], left)
+            return await self._work(work, left, is_short, given, options)
+        finally:
+            self._release()
+
+    async def _work(
+        self, work: Callable[..., Awaitable[Any]], seconds: float, is_short: bool, given: Any, options: Any
+    ) -> Any:
+        """Call a method of the sender, which is held. ``is_short``: waiting has taken most of its time."""
+        attempts = current_attempts.get(None)
+        try:
+            async with _within(seconds, "The request"):
                 if attempts is not None:
                     attempts.sending()
                 return await work(*given, **options)
-            except ServiceBusError as error:
-                if handlers.ends_connection(error):
-                    self._drop()
-                raise
-            except BaseException:
+        except ServiceBusError as error:
+            if is_short and isinstance(error, OperationTimeoutError):
+                mark_impatient(error)
+            if handlers.ends_connection(error):
                 self._drop()
-                raise
-            finally:
-                self._release()
+            raise
+        except BaseException:
+            self._drop()
+            raise
 
     def rest(self) -> None:
         if self.is_idle:
@@ -221,7 +284,11 @@ class AsyncioLink:
                 return
             if not handlers.is_open(self.sender):
                 await self._open(timeout)
-            await self._hold(timeout)
+            entry = _Entry(_HOLD, attempts=attempts)
+            if not self.is_idle:
+                await self._wait(entry, timeout)
+            self._is_held = True
+            timeout = entry.given or timeout
             if not self._is_wanted():
                 self._release()
                 raise NotWanted
@@ -253,11 +320,20 @@ class AsyncioLink:
 
     # --- whose turn it is -------------------------------------------------------------------------
 
-    async def _hold(self, timeout: float | None) -> None:
+    async def _hold(self, seconds: float, until: float) -> tuple[float, bool]:
+        """Have the link to oneself: how long one may, of ``seconds``, and whether waiting has taken most of that.
+
+        ``until``: when all the time of the caller is over.
+        """
+        loop = asyncio.get_running_loop()
+        had = max(0.001, until - loop.time())
+        seconds = min(seconds, had)
         if not self.is_idle:
-            await self._wait(_Entry(_HOLD), timeout)
+            await self._wait(_Entry(_HOLD), had)
         self._is_held = True
         self._holder = asyncio.current_task()
+        given = seconds_after_waiting(seconds, had, until - loop.time())
+        return given, is_cut_short(given, seconds)
 
     def _release(self) -> None:
         self._is_held = False
@@ -268,16 +344,18 @@ class AsyncioLink:
     async def _wait(self, entry: _Entry, timeout: float | None) -> None:
         if self.is_closed:
             raise LinkClosed
+        entry.seconds = timeout
+        if timeout is not None:
+            self._wait_with(entry, timeout)
         self._waiting.append(entry)
         self._advance()
-        if timeout is not None:
-            self._limits.begin(entry, timeout)
+        if self._opening is not None and entry.kind != _HOLD:
+            self._begin(entry)
         try:
             await entry.future
             if entry.is_overdue:
                 self._was_silent(entry)
-                what = "the link" if entry.delivery is None else "its answer"
-                raise OperationTimeoutError(message=f"Timed out waiting for {what}.")
+                raise self._late(entry)
         except asyncio.CancelledError:
             is_given = entry.future.done() and not entry.future.cancelled() and not entry.is_overdue
             if entry.kind == _HOLD and is_given:
@@ -287,12 +365,54 @@ class AsyncioLink:
             self._limits.until.pop(entry, None)
             self._given_up(entry)
 
+    def _wait_with(self, entry: _Entry, seconds: float) -> None:
+        """A caller waits for its turn, as long as it has any time."""
+        call = entry.call
+        entry.had, entry.given = seconds, None
+        if call is not None:
+            entry.had = max(0.001, call.until - asyncio.get_running_loop().time())
+            self._limits.begin(call, entry.had + call.grace)
+        self._limits.begin(entry, entry.had)
+
+    def _begin(self, entry: _Entry) -> None:
+        """The turn of a caller has come: the time of its attempt begins."""
+        if entry.seconds is None or entry.given is not None:
+            return
+        left = self._limits.until[entry] - asyncio.get_running_loop().time()
+        entry.given = seconds_after_waiting(entry.seconds, entry.had, left)
+        self._limits.begin(entry, entry.given)
+        if entry.call is not None:
+            self._limits.begin(entry.call, entry.given + entry.call.grace)
+
+    def _late(self, entry: _Entry) -> OperationTimeoutError:
+        """The error of a caller whose time is over."""
+        if entry.given is None and entry.seconds is not None:
+            return waited_in_vain()
+        what = "the link" if entry.delivery is None else "its answer"
+        late = OperationTimeoutError(message=f"Timed out waiting for {what}.")
+        if entry.given is not None and entry.seconds is not None and is_cut_short(entry.given, entry.seconds):
+            mark_impatient(late)
+        return late
+
     def _was_silent(self, entry: _Entry) -> None:
         """A caller got no answer in all its time: the connection may be dead without an error."""
         if entry.delivery is not None:
             self._is_stale = True
-        elif self._opening is not None and all(one.future.done() for one in self._waiting):
+        else:
+            self._end_opening()
+
+    def _end_opening(self) -> None:
+        """Give up an opening for which nobody waits."""
+        if self._opening is not None and all(one.future.done() for one in self._waiting):
             self._opening.cancel()
+
+    def look_again(self) -> None:
+        """Let callers go whose messages are no longer wanted on this way. One that is under way stays."""
+        if self._waiting and not self._is_wanted():
+            for entry in self._waiting:
+                if entry.kind == _SEND and entry.given is None:
+                    entry.done(NotWanted())
+            self._advance()
 
     def _given_up(self, entry: _Entry) -> None:
         """A caller has its answer or waits no longer. A message that was not written yet never will be."""
@@ -312,19 +432,27 @@ class AsyncioLink:
                 if self._flying or self._pump is not None:
                     return
                 self._waiting.popleft()
+                self._begin(entry)
                 self._is_held = True
                 entry.done()
             elif not handlers.is_open(self.sender):
                 if self._pump is None and not self.is_closed:
                     self._opening = asyncio.get_running_loop().create_task(self._open_once())
+                    for one in self._waiting:
+                        if one.kind != _HOLD:
+                            self._begin(one)
                 return
             elif entry.kind == _OPEN:
                 self._waiting.popleft()
                 entry.done()
             elif self._is_stale and self._pump is not None:
                 return  # a caller that joined those in flight would keep a dead connection for ever
+            elif not self._is_wanted():
+                self._waiting.popleft()
+                entry.done(NotWanted())
             elif len(self._flying) < IN_FLIGHT_MAX:
                 self._waiting.popleft()
+                self._begin(entry)
                 self._flying[entry] = None
                 self._fresh.append(entry)
                 if self._pump is None:
@@ -359,6 +487,10 @@ class AsyncioLink:
                 for entry in waited:
                     entry.done(copy_of(failure))
             self._advance()
+            if self._opening is None:
+                for entry in self._waiting:  # for an answer to others
+                    if entry.given is not None and entry.seconds is not None:
+                        self._wait_with(entry, entry.seconds)
 
     async def _send_for_all(self) -> None:
         """Send the messages of all callers and read the answers, until nothing is in flight."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from pairbus.pairing.runtime.asyncio_link import AsyncioLink
 from pairbus.pairing.runtime.asyncio_writes import Writes
@@ -24,6 +25,7 @@ class AsyncioRuntime:
         self._running: set[asyncio.Task[None]] = set()
         self._writes: dict[Spool, Writes] = {}
         self._shared: asyncio.Task[None] | None = None
+        self._links: WeakSet[AsyncioLink] = WeakSet()
 
     def link(
         self,
@@ -31,11 +33,15 @@ class AsyncioRuntime:
         is_wanted: Callable[[], bool],
         is_final: Callable[[BaseException], bool] | None = None,
     ) -> AsyncioLink:
-        return AsyncioLink(sender, is_wanted, is_final)
+        link = AsyncioLink(sender, is_wanted, is_final)
+        self._links.add(link)
+        return link
 
     def notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        for link in list(self._links):
+            link.look_again()
 
     def change_token(self) -> asyncio.Event:
         return self._changed

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, Final
 
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.errors import PairbusError
+from pairbus.pairing.outcome import mark_impatient
 from pairbus.sdk.failures import IN_DOUBT, classify
+
+SEND_SECONDS: Final = 60.0
+"""Time of a send that came without a timeout: a silent primary must not hold it for ever."""
+FULL_SHARE: Final = 0.9
+"""An attempt that got this part of its time had all of it: everybody who shares a link waits a moment."""
+SILENCE_SECONDS: Final = 10.0
+"""An attempt that got this long has had time for an answer, though it was to get more."""
 
 
 class Attempts:
@@ -18,6 +27,8 @@ class Attempts:
     """Whether the attempt in progress has come so far that the message may have left."""
     is_in_doubt = False
     """Whether an attempt ended without an answer after that."""
+    call: Any = None
+    """The call in progress that makes an attempt on asyncio."""
 
     def begin(self) -> None:
         """An attempt begins: it waits for a link, nothing has left."""
@@ -32,6 +43,31 @@ class Attempts:
         if self.is_sent and (not isinstance(error, Exception) or classify(error) in IN_DOUBT):
             self.is_in_doubt = True
         return self.is_in_doubt
+
+
+def seconds_after_waiting(seconds: float, had: float, left: float) -> float:
+    """How long an attempt may last whose caller had to wait for its turn.
+
+    What the attempt was to leave of the caller's time it still leaves, but for half of what is left.
+
+    Args:
+        seconds: How long it was to last.
+        had: What the caller had in all when the wait began.
+        left: What of that is left.
+    """
+    return max(0.001, min(seconds, max(left - (had - seconds), left / 2)))
+
+
+def is_cut_short(given: float, seconds: float) -> bool:
+    """Whether an attempt that was to last ``seconds`` got too little of that for its time-out to blame the peer."""
+    return given < min(seconds * FULL_SHARE, SILENCE_SECONDS)
+
+
+def waited_in_vain() -> OperationTimeoutError:
+    """The error of a caller whose time ended while it waited for its turn."""
+    error = OperationTimeoutError(message="Timed out waiting for the link.")
+    mark_impatient(error)
+    return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,37 @@ class Link(Protocol):
     sender: Any
     is_closed: bool
 
-    async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
-        """Send within ``seconds``. The SDK does not keep every one of its timeouts: ``cut_seconds`` ends the call."""
+    async def send(
+        self, message: Any, seconds: float, cut_seconds: float, patience: float | None = None
+    ) -> None:
+        """Send within ``seconds``. The SDK does not keep every one of its timeouts: ``cut_seconds`` ends the call.
 
-    def try_to_send(self, message: Any, seconds: float, cut_seconds: float) -> Any:
+        Both begin when the turn of the message has come, for which the caller waits in its order. ``patience``: the seconds that the
+        caller has in all; None: no more than ``seconds``.
+        """
+
+    def try_to_send(
+        self,
+        message: Any,
+        seconds: float,
+        cut_seconds: float,
+        attempts: Any = None,
+        patience: float | None = None,
+    ) -> Any:
         """The same; None: it was accepted, else what has failed (``Failed``). On asyncio the result is to be awaited."""
 
     async def open(self, seconds: float) -> None:
         """Open the link if it is not open, with the SDK's own retries."""
 
-    async def call(self, work: Callable[..., Any], seconds: float, *given: Any, **options: Any) -> Any:
-        """Call another method of the sender while nobody else uses the link."""
+    async def call(
+        self,
+        work: Callable[..., Any],
+        seconds: float,
+        *given: Any,
+        patience: float | None = None,
+        **options: Any,
+    ) -> Any:
+        """Call another method of the sender while nobody else uses the link. ``patience``: see ``send``."""
 
     def rest(self) -> None:
         """Drop the connection if nobody uses it: after an outage a fresh one is wanted."""

@@ -1,7 +1,8 @@
 """One sender of the SDK that any number of threads share.
 
 The SDK's sender is not safe for threads: two that open its link replace each other's connection. So one thread at a time
-calls it, and the others wait for their turn, each no longer than its own timeout.
+calls it, and the others wait for their turn in the order in which they came, each no longer than its own timeout. The time of an
+attempt begins with its turn: that others wait for the peer, too, says nothing about the peer.
 
 The connection belongs to the thread that has the turn. Nobody else takes it off the sender: the watcher would find nothing to
 cut, and that thread would wait for a silent peer for ever.
@@ -20,8 +21,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.pairing.runtime.attempts import Attempts, Failed, LinkClosed, NotWanted, current_attempts
-from pairbus.sdk.failures import IN_DOUBT, classify
+from pairbus.pairing.outcome import is_impatient, mark_impatient
+from pairbus.pairing.runtime.attempts import (
+    Attempts,
+    Failed,
+    LinkClosed,
+    NotWanted,
+    current_attempts,
+    is_cut_short,
+    seconds_after_waiting,
+    waited_in_vain,
+)
+from pairbus.pairing.runtime.turns import Turn
+from pairbus.sdk.failures import IN_DOUBT, Failure, classify
 from pairbus.sdk.links import handlers, opening
 
 if TYPE_CHECKING:
@@ -70,8 +82,8 @@ class ThreadLink:
         self.is_closed = False
         self.is_overdue = False
         """Whether the call in progress has outlasted ``close``. The watcher then cuts it, whatever its time limit."""
-        self.turn = threading.Lock()
-        """Held by the one thread that calls the sender."""
+        self.turn = Turn()
+        """The one thread that has it calls the sender."""
         self._limits = limits
         self._is_wanted = is_wanted
         self._ending: list[tuple[threading.Thread, Any]] = []
@@ -92,32 +104,45 @@ class ThreadLink:
         handlers.end_retries(sender, self._is_over)
         limits.add(self)
 
-    async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
-        failed = self.try_to_send(message, seconds, cut_seconds, current_attempts.get(None))
+    async def send(
+        self, message: Any, seconds: float, cut_seconds: float, patience: float | None = None
+    ) -> None:
+        failed = self.try_to_send(message, seconds, cut_seconds, current_attempts.get(None), patience)
         if failed is not None:
             raise failed.error
 
     def try_to_send(
-        self, message: Any, seconds: float, cut_seconds: float, attempts: Attempts | None = None
+        self,
+        message: Any,
+        seconds: float,
+        cut_seconds: float,
+        attempts: Attempts | None = None,
+        patience: float | None = None,
     ) -> Failed | None:
+        turn, attempts = self.turn, attempts or Attempts()
         begun = time.monotonic()
-        attempts = attempts or Attempts()
+        is_short = False
         try:
-            if self.turn.acquire(False):
+            if not turn.waiting and turn.lock.acquire(False):
                 self._asked_at = begun
+                self.until = begun + cut_seconds
             else:
-                seconds = self._wait_for_turn(begun, seconds)
+                given = self._wait_for_turn(begun, seconds, patience, attempts, self._is_of_use)
+                is_short = is_cut_short(given, seconds)
+                self.until = self._asked_at + cut_seconds - seconds + given
+                seconds = given
             try:
                 if self.is_closed:
                     raise LinkClosed
                 self._attempts = attempts
                 self._is_sending = attempts.is_sent = True
-                self.until = begun + cut_seconds
                 if self._limits.watcher is None:
                     self._limits.start()
                 self.sender.send_messages(message, timeout=seconds)
                 self._silent_since = NEVER
-            except Exception:
+            except Exception as error:
+                if is_short:
+                    self._excuse(error)
                 raise
             except BaseException:
                 self._drop()
@@ -125,40 +150,83 @@ class ThreadLink:
             finally:
                 self._is_sending = False
                 self.until = NEVER
-                self.turn.release()
+                turn.lock.release()
+                if turn.waiting:
+                    turn.pass_on()
                 if self.is_closed:
                     self._end_if_free()
         except BaseException as error:  # noqa: BLE001 - the caller judges it
             return Failed(error, attempts, time.monotonic() - begun)
         return None
 
-    def _wait_for_turn(self, begun: float, seconds: float) -> float:
-        """Wait for the turn, and take it. Returns how much of ``seconds`` is left."""
-        if not self.turn.acquire(timeout=seconds):
-            raise OperationTimeoutError(message="Timed out waiting for the link.")
-        if not self._is_wanted():
-            self.turn.release()
-            raise NotWanted
-        self._asked_at = time.monotonic()
-        left = max(0.001, seconds - (self._asked_at - begun))
-        if left < min(OPEN_SECONDS_MIN, seconds / 2) and not handlers.is_open(self.sender):
-            self.turn.release()
-            raise OperationTimeoutError(message="Timed out waiting for the link.")
-        return left
+    def _wait_for_turn(
+        self,
+        begun: float,
+        seconds: float,
+        patience: float | None,
+        attempts: Attempts | None,
+        is_of_use: Callable[[], bool],
+    ) -> float:
+        """Wait for the turn, and take it. Returns how long the attempt may last."""
+        if attempts is not None:
+            attempts.begin()
+        had = seconds if patience is None else patience
+        is_taken = self.turn.take(had, is_of_use)
+        try:
+            if self.is_closed:
+                raise LinkClosed
+            if not is_of_use():
+                raise NotWanted
+            self._asked_at = time.monotonic()
+            left = had - (self._asked_at - begun)
+            given = seconds_after_waiting(seconds, had, left)
+            is_hopeless = given < min(OPEN_SECONDS_MIN, seconds / 2) and not handlers.is_open(self.sender)
+            if not is_taken or left <= 0 or is_hopeless:
+                raise waited_in_vain()
+        except BaseException:
+            if is_taken:
+                self.turn.release()
+            raise
+        return given
+
+    def _is_of_use(self) -> bool:
+        return self._is_wanted() and not self.is_closed
+
+    def _is_not_closed(self) -> bool:
+        return not self.is_closed
+
+    def look_after_waiting(self) -> None:
+        """Let those who wait for the turn go, when it is of no use any more. The watcher asks for it."""
+        if self.turn.waiting and not self._is_of_use():
+            self.turn.look_again()
+
+    def _excuse(self, error: BaseException) -> None:
+        """A call that had little time, because its caller had waited, ended: that its time was over says nothing about the peer."""
+        if classify(error) is Failure.TIMEOUT or time.monotonic() >= self.until:
+            mark_impatient(error)
 
     async def open(self, seconds: float) -> None:
         with self._held(seconds):
             handlers.open_with_retries(self.sender)
 
-    async def call(self, work: Callable[..., Any], seconds: float, *given: Any, **options: Any) -> Any:
-        with self._held(seconds):
+    async def call(
+        self,
+        work: Callable[..., Any],
+        seconds: float,
+        *given: Any,
+        patience: float | None = None,
+        **options: Any,
+    ) -> Any:
+        with self._held(seconds, patience) as left:
+            if options.get("timeout") is not None:
+                options["timeout"] = min(options["timeout"], left)
             handlers.open_with_retries(self.sender)
             if self._attempts is not None:
                 self._attempts.sending()
             return work(*given, **options)
 
     def rest(self) -> None:
-        if self.turn.acquire(blocking=False):
+        if self.turn.try_to_take():
             try:
                 self._drop()
             finally:
@@ -166,12 +234,13 @@ class ThreadLink:
 
     async def close(self) -> None:
         self.is_closed = True
-        is_ours = self.turn.acquire(timeout=CLOSE_SECONDS)
+        self.turn.look_again()
+        is_ours = self.turn.take(CLOSE_SECONDS, _always)
         until = time.monotonic() + CUT_SECONDS
         while not is_ours and time.monotonic() < until:
             # Again and again: the call in progress may be about to open a connection that is not there yet.
             handlers.cut_socket(self.sender)
-            is_ours = self.turn.acquire(timeout=CUT_EVERY_SECONDS)
+            is_ours = self.turn.take(CUT_EVERY_SECONDS, _always)
         if is_ours:
             try:
                 self._end_sender()
@@ -187,25 +256,35 @@ class ThreadLink:
                 thread.join(END_SECONDS)
 
     @contextmanager
-    def _held(self, seconds: float) -> Iterator[None]:
+    def _held(self, seconds: float, patience: float | None = None) -> Iterator[float]:
+        """Have the turn. The result: the seconds that are left for the call."""
         begun = time.monotonic()
-        if not self.turn.acquire(timeout=seconds):
-            raise OperationTimeoutError(message="Timed out waiting for the link.")
+        attempts = current_attempts.get(None)
+        given = seconds
+        if not self.turn.try_to_take():
+            is_of_use = self._is_not_closed if patience is None else self._is_of_use
+            given = self._wait_for_turn(begun, seconds, patience, attempts, is_of_use)
+            begun = self._asked_at
         try:
             if self.is_closed:
                 raise LinkClosed
-            self._attempts = current_attempts.get(None)
+            self._attempts = attempts
             self._asked_at = time.monotonic()
-            self.until = begun + max(0.001, seconds)
+            self.until = begun + max(0.001, given)
             if self._limits.watcher is None:
                 self._limits.start()
-            yield
+            yield given
             self._silent_since = NEVER
         except ServiceBusError as error:
+            if is_cut_short(given, seconds):
+                self._excuse(error)
             if self.is_closed or time.monotonic() < self.until or classify(error) not in IN_DOUBT:
                 raise
             # No number: the caller's own time may be longer than the part of it that this attempt had.
-            raise OperationTimeoutError(message="The request did not end in time.") from error
+            late = OperationTimeoutError(message="The request did not end in time.")
+            if is_impatient(error):
+                mark_impatient(late)
+            raise late from error
         finally:
             self.until = NEVER
             self.turn.release()
@@ -269,11 +348,15 @@ class ThreadLink:
 
     def _end_if_free(self) -> None:
         """The link was closed during a call: what that call has left open is closed now."""
-        if self.turn.acquire(blocking=False):
+        if self.turn.try_to_take():
             try:
                 self._end_sender()
             finally:
                 self.turn.release()
+
+
+def _always() -> bool:
+    return True
 
 
 def _end(handler: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
+from pairbus.pairing.runtime.turns import Turn
 from pairbus.sdk.links import handlers
 from pairbus.sdk.links.opening import bound_opening
 from pairbus.sdk.management.admin import admin_client, cut_requests
@@ -200,7 +201,10 @@ class Watched(Protocol):
     until: float
     cut_again: float
     is_overdue: bool
-    turn: threading.Lock
+    turn: Turn
+
+    def look_after_waiting(self) -> None:
+        """Let callers go that wait for a turn which is of no use any more."""
 
 
 class Limits:
@@ -259,7 +263,7 @@ class Limits:
         self.watcher = None
         self._ended = threading.Event()
         for link in list(self._links):
-            link.turn, link.until = threading.Lock(), NEVER
+            link.turn, link.until = Turn(), NEVER
 
     def _watch(self) -> None:
         idle = 0
@@ -284,6 +288,7 @@ class Limits:
                 call.until = now + CUT_AGAIN_SECONDS
                 handlers.cut_socket(call.handler)
         for link in self._watched():
+            link.look_after_waiting()
             until = link.until
             # ``until`` stays as it is, for the reason above. It is the caller's, who may set it back in this moment.
             if (until <= now or (link.is_overdue and until < NEVER)) and link.cut_again <= now:

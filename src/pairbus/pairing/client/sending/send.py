@@ -13,7 +13,7 @@ from pairbus.errors import PairbusError
 from pairbus.pairing import parking
 from pairbus.pairing.client.sending import checks
 from pairbus.pairing.errors import BatchTooLargeError, ClientClosedError
-from pairbus.pairing.runtime.attempts import Attempts
+from pairbus.pairing.runtime.attempts import SEND_SECONDS, Attempts
 from pairbus.pairing.scheduled import ParkedSchedule
 from pairbus.sdk.messages import message_bytes
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pairbus.pairing.parking import Follows
     from pairbus.pairing.rules.flow import SendFlow
 
-TIMEOUT_MS_DEFAULT: Final = 60_000
-"""Time of a send that came without a timeout: a silent primary must not hold it for ever."""
+TIMEOUT_MS_DEFAULT: Final = int(SEND_SECONDS * 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,14 +351,13 @@ class SenderCore:
     async def _try_primary(self, send: Send, seconds: float, cut_seconds: float) -> bool:
         """Send the original to the primary. True: accepted."""
         try:
-            link = self._primary
-            if link is None:
-                link = self._primary_link()
+            link = self._primary or self._primary_link()
+            patience = (send.deadline_ms - self._state.clock()) / 1000
             if not send.is_scheduled:
-                await link.send(send.message, seconds, cut_seconds)
+                await link.send(send.message, seconds, cut_seconds, patience)
             else:
-                schedule = link.sender.schedule_messages
-                send.handles = await link.call(schedule, cut_seconds, send.message, send.due, timeout=seconds)
+                work = partial(link.sender.schedule_messages, send.message, send.due)
+                send.handles = await link.call(work, cut_seconds, patience=patience, timeout=seconds)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             failure = error
         else:
