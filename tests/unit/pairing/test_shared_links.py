@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -301,6 +301,65 @@ async def test_a_connection_that_left_those_who_shared_it_without_an_answer_is_r
     scene.primary.recover()
     await asyncio.sleep(1)
     await sender.send_messages(message(4), timeout=5)
+    assert scene.primary.opened == 2
+    await client.close()
+
+
+@pytest.mark.promise("P5")
+@pytest.mark.parametrize("does", ["send", "send two", "schedule", "enter"])
+async def test_who_is_cancelled_while_a_silent_link_opens_leaves_the_sender_to_the_next(
+    scene: Scene, does: str
+) -> None:
+    client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+    sender = client.get_queue_sender("orders")
+    scene.primary.get_lost()
+    work = {
+        "send": lambda: sender.send_messages(message(1)),
+        "send two": lambda: asyncio.gather(*(sender.send_messages(message(n)) for n in (1, 2))),
+        "schedule": lambda: sender.schedule_messages(message(1), datetime(2100, 1, 1, tzinfo=UTC)),
+        "enter": sender.__aenter__,
+    }
+    given_up = asyncio.ensure_future(work[does]())
+    await asyncio.sleep(1)
+    given_up.cancel()
+    begun = scene.loop.time()
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await given_up
+    assert scene.loop.time() - begun < 0.1
+    if does == "send":
+        assert outcome_of(cancelled.value) == "fail"
+
+    scene.primary.recover()
+    await sender.send_messages(message(3))
+
+    assert scene.loop.time() - begun < 2
+    assert scene.primary.copies() == {3: 1}
+    await client.close()
+
+
+@pytest.mark.promise("P5")
+async def test_those_who_shared_a_silent_connection_and_were_cancelled_leave_no_one_to_it(
+    scene: Scene,
+) -> None:
+    client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(message(1))
+    held = asyncio.ensure_future(sender._primary_link().call(asyncio.sleep, 60, 0.1))
+    await asyncio.sleep(0.01)
+    scene.primary.get_lost()
+    sends = [asyncio.ensure_future(sender.send_messages(message(n))) for n in (2, 3)]
+    await held
+    await asyncio.sleep(1)
+    scene.primary.recover()
+    begun = scene.loop.time()
+    for send in sends:
+        send.cancel()
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert [outcome_of(result) for result in results if isinstance(result, BaseException)] == ["unknown"] * 2
+
+    await sender.send_messages(message(4))
+
+    assert scene.loop.time() - begun < 2
     assert scene.primary.opened == 2
     await client.close()
 

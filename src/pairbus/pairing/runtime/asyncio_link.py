@@ -360,6 +360,7 @@ class AsyncioLink:
             is_given = entry.future.done() and not entry.future.cancelled() and not entry.is_overdue
             if entry.kind == _HOLD and is_given:
                 self._release()
+            self._was_left(entry)
             raise
         finally:
             self._limits.until.pop(entry, None)
@@ -398,6 +399,13 @@ class AsyncioLink:
         """A caller got no answer in all its time: the connection may be dead without an error."""
         if entry.delivery is not None:
             self._is_stale = True
+        else:
+            self._end_opening()
+
+    def _was_left(self, entry: _Entry) -> None:
+        """A caller was cancelled. What nobody waits for any more may wait for a silent peer, and the next caller must not."""
+        if entry.delivery is not None:
+            self._is_stale = self._is_stale or len(self._flying) == 1
         else:
             self._end_opening()
 
