@@ -40,8 +40,13 @@ class NodeProcess:
         self._directory.mkdir(exist_ok=True)
         self._log = self._directory / "log"
         self._port = 0
+        self._options: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
+
+    def listen(self, port: int, *options: str) -> None:
+        """Before it is started: where it listens, and options of its own."""
+        self._port, self._options = port, options
 
     def begin(self) -> None:
         """Start the process; ``await_ready`` comes later, so that several start together."""
@@ -51,7 +56,7 @@ class NodeProcess:
             sys.executable, "-m", "pairbus", "serve", "--store", self._cluster.url, "--namespace", self._cluster.namespace,
             "--node", self.name, "--amqp", f"127.0.0.1:{self._port}", "--http", "off", "--lease", str(LEASE_SECONDS),
             "--data", str(self._directory / "data"), "--ready-file", str(file), "--log-format", "json",
-            "--config", str(self._cluster.config), *self._cluster.options,
+            "--config", str(self._cluster.config), *self._cluster.options, *self._options,
         ]  # fmt: skip
         if self._cluster.descriptors:
             command = ["sh", "-c", f'ulimit -n {self._cluster.descriptors} && exec "$@"', "sh", *command]

@@ -22,8 +22,8 @@ def role_of(route: Route, reach: OwnerReach, is_lease_over: bool) -> tuple[str, 
     """What a node is, and why if it is ``silent`` because it cannot reach the owner."""
     if route.kind is not RouteKind.RELAY:
         return ("owner" if route.kind is RouteKind.LOCAL else "silent"), ""
-    if reach.failure:
-        return "silent", f"the owner at {route.address} cannot be reached: {reach.failure}"
+    if trouble := reach.trouble():
+        return "silent", trouble
     return ("silent" if is_lease_over else "relay"), ""
 
 

@@ -56,7 +56,7 @@ CLUSTER_METRICS: Final[dict[str, Family]] = {
     "pairbus_cluster_relayed_connections_total": (COUNTER, "Connections that were relayed.", ()),
     "pairbus_cluster_relay_failures_total": (
         COUNTER,
-        "Connections to the owner that this node could not make.",
+        "Connections to the owner that this node could not make, or whose other end said nothing or was another node.",
         (),
     ),
     "pairbus_cluster_refused_connections_total": (

@@ -16,10 +16,12 @@ from pairbus.amqp.transport.framing import SASL_HEADER
 from pairbus.server.cluster import advertised
 from pairbus.server.cluster.advertised import OwnAddress
 from pairbus.server.cluster.health import health_answer, role_of
+from pairbus.server.cluster.relaying import reach as reach_module
 from pairbus.server.cluster.relaying.pipes import READ_BYTES
 from pairbus.server.cluster.relaying.quiet import QUIET_BYTES
 from pairbus.server.cluster.relaying.reach import ask_name, who_else
 from pairbus.server.cluster.relaying.relay import FIRST_BYTES_MAX, MARK, Relay, Route, RouteKind
+from pairbus.server.config.addresses import format_address
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
 from tests.waiting import until
@@ -568,3 +570,95 @@ async def test_what_does_not_answer_as_a_node_is_taken_for_the_owner(
     owner = nodes()
     owner.host.body = body
     assert await asyncio.wait_for(ask_name(owner.address), SECONDS_MAX) is None
+
+
+class Swallower:
+    """The owner's address: it takes every connection, and answers or says nothing."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.asked = 0
+        self.address = ""
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = format_address(*self._server.sockets[0].getsockname()[:2])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        if not await reader.read(4096):
+            return
+        self.asked += 1
+        if self.answers:
+            writer.write(b'HTTP/1.1 200 OK\r\n\r\n{"namespace": "contoso", "node": "a"}')
+            writer.close()
+
+    def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+@pytest.fixture
+async def swallower(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Swallower]:
+    monkeypatch.setattr(reach_module, "CONNECT_SECONDS_MAX", 1.0)
+    for name in ("RETRY_SECONDS", "WATCH_SECONDS"):
+        monkeypatch.setattr(reach_module, name, LITTLE_SECONDS / 4, raising=False)
+    made = Swallower()
+    await made.open()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("is_silent_at_first", [True, False])
+async def test_an_owner_that_takes_connections_and_says_nothing_is_told_of_until_it_answers(
+    nodes: Callable[..., Node],
+    swallower: Swallower,
+    caplog: pytest.LogCaptureFixture,
+    is_silent_at_first: bool,
+) -> None:
+    """A frozen process, or a network that swallows everything: nobody comes by this node, so it must find that out by itself."""
+    relay = nodes()
+    relay.host.now = Route(RouteKind.RELAY, swallower.address)
+    reach = relay.relay.reach
+    swallower.answers = not is_silent_at_first
+    relay.relay.owner_changed(swallower.address, ("contoso", "a"))
+    if not is_silent_at_first:
+        await until(lambda: swallower.asked > reach_module.ASKED_TIMES + 1)
+        await until(lambda: role_of(relay.host.now, reach, False) == ("relay", ""))
+        swallower.answers = False
+    await until(lambda: bool(reach.failure))
+    reach.connected(swallower.address)  # as a relayed connection reports: it can be made, and proves nothing
+    role, told = role_of(relay.host.now, reach, False)
+    assert role == "silent"
+    assert told.startswith(f"the owner at {swallower.address} takes connections and has said nothing for "), (
+        told
+    )
+    seconds = silent_seconds(told)
+    await until(lambda: silent_seconds(reach.trouble()) > seconds)
+    events = [one for one in caplog.records if getattr(one, "event", "") == "cluster.relay_failed"]
+    assert len(events) == 1, "once"
+
+    swallower.answers = True
+    await until(lambda: role_of(relay.host.now, reach, False) == ("relay", ""))
+
+
+def silent_seconds(told: str) -> float:
+    return float(told.rpartition(" for ")[2].removesuffix(" s"))
+
+
+async def test_an_owner_that_answers_is_asked_by_one_connection_at_a_time(
+    nodes: Callable[..., Node], swallower: Swallower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look asks several times, for a balancer answers by turns. After that each look is one request."""
+    for name in ("CONNECT_SECONDS_MAX", "WATCH_SECONDS"):
+        monkeypatch.setattr(reach_module, name, SECONDS_MAX, raising=False)
+    relay = nodes()
+    relay.relay.owner_changed(swallower.address, ("contoso", "a"))
+    await until(lambda: swallower.asked == reach_module.ASKED_TIMES)
+    relay.relay.reach.failed(swallower.address, OSError("refused"))
+    await until(lambda: swallower.asked == reach_module.ASKED_TIMES + 1)
+    await until(lambda: not relay.relay.reach.failure)

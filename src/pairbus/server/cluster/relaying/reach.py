@@ -1,18 +1,23 @@
 """Whether the owner can be reached from this node: what ``/health`` of a node that relays says depends on it.
 
-Every relayed connection tells. Clients may stay away from a node that is unfit, so the node tries by itself too: once when the owner
-changes, and after a failure again and again until a connection succeeds.
+Every relayed connection tells. Clients may stay away from a node that is unfit, so the node tries by itself too: again and again, sooner after
+a failure.
 
-A connection may succeed and lead elsewhere, because the owner advertises a wrong address: back to this node, to another one that relays, or
-to another namespace. So a try asks ``/health``, and whose answer it is decides. It asks several times, because a balancer may lead to the
-owner only sometimes. What does not answer as a node is taken for the owner.
+A connection may succeed and prove nothing:
+
+- It leads elsewhere, because the owner advertises a wrong address: back to this node, to another one that relays, or to another namespace. So
+  a try asks ``/health``, and whose answer it is decides. The first try asks several times, because a balancer may lead to the owner only
+  sometimes. What answers something else than a node is taken for the owner.
+- It leads nowhere: a network that swallows everything, or a process that is frozen, takes connections and says nothing (decision 0183).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from pairbus.errors import UsageError
@@ -21,49 +26,82 @@ from pairbus.server.config.addresses import parse_address
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX: Final = 3.0
+"""For a connection, and for its answer."""
 ANSWER_BYTES_MAX: Final = 8 * 1024
 RETRY_SECONDS: Final = 1.0
+WATCH_SECONDS: Final = 3.0
+"""Between two tries while the owner answers. Each is one request for ``/health``."""
 ASKED_TIMES: Final = 4
 """Connections, one after the other, to learn who answers at an address."""
+SAYS_NOTHING: Final = "it takes connections and says nothing"
 
 
-async def connect(address: str) -> asyncio.Transport:
-    """A connection to the owner that nobody reads yet. Raises OSError; TimeoutError is one."""
+class _SaysNothing(Exception):
+    """A connection was made, and nothing came over it in time."""
+
+
+@contextlib.contextmanager
+def _connecting() -> Iterator[None]:
+    """Raises OSError for everything that may go wrong; TimeoutError is one."""
     try:
-        host, port = parse_address(address, "the owner's address")
-        async with asyncio.timeout(CONNECT_SECONDS_MAX):
-            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
+        yield
     except (UsageError, UnicodeError) as error:  # what another node advertises
         raise OSError(str(error)) from error
     except TimeoutError as error:
         raise TimeoutError(f"no answer within {CONNECT_SECONDS_MAX:g} s") from error
+
+
+async def connect(address: str) -> asyncio.Transport:
+    """A connection to the owner that nobody reads yet. Raises OSError; TimeoutError is one."""
+    with _connecting():
+        host, port = parse_address(address, "the owner's address")
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
     return transport
 
 
 async def ask_name(address: str) -> tuple[str, str] | None:
-    """The namespace and the name of the node that answers there; None: what answers does not say. Raises OSError."""
-    host, port = parse_address(address, "the owner's address")
-    writer: asyncio.StreamWriter | None = None
+    """The namespace and the name of the node that answers there; None: what answers does not say, or nothing does. Raises OSError."""
     try:
+        return await _ask(address)
+    except (TimeoutError, _SaysNothing):
+        return None
+
+
+async def _ask(address: str) -> tuple[str, str] | None:
+    """As ``ask_name``, but silence raises _SaysNothing, and a connection that takes too long TimeoutError."""
+    with _connecting():
+        host, port = parse_address(address, "the owner's address")
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             reader, writer = await asyncio.open_connection(host, port)
+    answer = b""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
             writer.write(f"GET /health HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n".encode())
             answer = await reader.read(ANSWER_BYTES_MAX)
             while more := await reader.read(ANSWER_BYTES_MAX - len(answer)):
                 answer += more
         found = json.loads(answer.partition(b"\r\n\r\n")[2])
         return str(found["namespace"]), str(found["node"])
-    except (TimeoutError, ValueError, LookupError, TypeError):
+    except TimeoutError:
+        if not answer:
+            raise _SaysNothing from None
+        return None
+    except (ValueError, LookupError, TypeError):
         return None
     finally:
-        if writer is not None:
-            writer.close()
+        writer.transport.abort()  # what was not taken must not keep the socket
 
 
-async def who_else(address: str, expected: tuple[str, str]) -> str:
+async def who_else(
+    address: str,
+    expected: tuple[str, str],
+    times: int = ASKED_TIMES,
+    ask: Callable[[str], Awaitable[tuple[str, str] | None]] = ask_name,
+) -> str:
     """Who answers at an address in place of a namespace's node; empty: nobody else, or what answers does not say. Raises OSError."""
-    for _ in range(ASKED_TIMES):
-        found = await ask_name(address)
+    for _ in range(times):
+        found = await ask(address)
         if found is not None and found != expected:
             namespace, node = found
             return f"node {node}" if namespace == expected[0] else f"namespace {namespace}"
@@ -78,25 +116,35 @@ class OwnerReach:
         """Of the owner to relay to; empty: there is none."""
         self._expected: tuple[str, str] | None = None
         """The namespace and the owner's name; None: they are not known."""
-        self._is_elsewhere = False
-        """Another node answers at the address, so a connection that can be made proves nothing."""
+        self._proves_nothing = False
+        """Another node answers at the address, or nobody: that a connection can be made says nothing."""
+        self._silent_since: float | None = None
+        """When the first connection was made over which nothing has come; None: there was an answer since, or no connection."""
         self.failure = ""
-        """Why the last connection to it could not be made; empty: it was made, or none was tried yet."""
+        """Why the owner could not be reached lately; empty: it was, or nothing was tried yet."""
         self.failures = 0
         self._logged: set[str] = set()
-        self._trial: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
 
     def aim(self, address: str, expected: tuple[str, str] | None = None) -> None:
         """Another node became the owner, or none. ``expected``: the namespace and its name."""
         self.close()
         self.address, self.failure = address, ""
-        self._expected, self._is_elsewhere = expected, False
+        self._expected, self._proves_nothing, self._silent_since = expected, False, None
         self._logged.clear()
         if address:
-            self._trial = asyncio.get_running_loop().create_task(self._try())
+            self._watch = asyncio.get_running_loop().create_task(self._keep_looking(address))
+
+    def trouble(self) -> str:
+        """Why no client is served through this node; empty: the owner can be reached, as far as is known."""
+        if self._silent_since is not None:
+            seconds = asyncio.get_running_loop().time() - self._silent_since
+            return f"the owner at {self.address} takes connections and has said nothing for {seconds:.1f} s"
+        return self.failure and f"the owner at {self.address} cannot be reached: {self.failure}"
 
     def connected(self, address: str) -> None:
-        if address == self.address and self.failure and not self._is_elsewhere:
+        if address == self.address and self.failure and not self._proves_nothing:
             self.failure = ""
             self._logged.clear()
             logger.info(
@@ -105,6 +153,10 @@ class OwnerReach:
 
     def failed(self, address: str, error: OSError) -> None:
         """A connection could not be made. Each reason is told once for an owner."""
+        self._note(address, error)
+        self._hurry.set()
+
+    def _note(self, address: str, error: OSError) -> None:
         self.failures += 1
         if address != self.address:
             return
@@ -116,36 +168,49 @@ class OwnerReach:
                 "network in between",
                 extra={"event": "cluster.relay_failed", "address": address, "error": self.failure},
             )
-        if self._trial is None or self._trial.done():
-            self._trial = asyncio.get_running_loop().create_task(self._try())
 
-    async def _try(self) -> None:
-        """Connect until it succeeds."""
-        address = self.address
+    async def _keep_looking(self, address: str) -> None:
+        times = ASKED_TIMES
         while True:
+            self._hurry.clear()
             try:
-                (await connect(address)).abort()
-                elsewhere = await self._who_else(address)
-                self._is_elsewhere = bool(elsewhere)
-                if elsewhere:
-                    raise OSError(elsewhere)
+                await self._look(address, times)
             except OSError as error:
-                self.failed(address, error)
+                self._note(address, error)
+                times = ASKED_TIMES
                 await asyncio.sleep(RETRY_SECONDS)
-            else:
-                self.connected(address)
-                return
+                continue
+            self.connected(address)
+            times = 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_SECONDS):
+                    await self._hurry.wait()
 
-    async def _who_else(self, address: str) -> str:
-        """Who answers at the owner's address in its place; empty: the owner, or something that does not say."""
+    async def _look(self, address: str, times: int) -> None:
+        """Raises OSError unless the owner answers there, or something that does not say who it is."""
         expected = self._expected
-        other = await who_else(address, expected) if expected is not None else ""
-        if expected is None or not other:
-            return ""
-        owner = expected[1]
-        return f"{other} answers there instead of node {owner}: the --advertise of {owner} is wrong"
+        try:
+            if expected is None:
+                (await connect(address)).abort()
+                other = ""
+            else:
+                other = await who_else(address, expected, times, _ask)
+        except _SaysNothing:
+            self._proves_nothing = True
+            if self._silent_since is None:
+                self._silent_since = asyncio.get_running_loop().time() - CONNECT_SECONDS_MAX
+            raise OSError(SAYS_NOTHING) from None
+        except OSError:
+            self._silent_since = None
+            raise
+        self._proves_nothing, self._silent_since = bool(other), None
+        if other and expected is not None:
+            owner = expected[1]
+            raise OSError(
+                f"{other} answers there instead of node {owner}: the --advertise of {owner} is wrong"
+            )
 
     def close(self) -> None:
-        if self._trial is not None:
-            self._trial.cancel()
-            self._trial = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None

@@ -102,7 +102,7 @@ class RelayStatistics:
     """Connections that wait for their first bytes or for an owner."""
     relayed_total: int
     failed_total: int
-    """Connections to the owner that could not be made."""
+    """Connections to the owner that could not be made, or led nowhere."""
     refused_by_reason: dict[str, int]
 
 

@@ -1,0 +1,43 @@
+"""A real node that relays, while the owner's address takes connections and swallows everything."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster.kit import Cluster
+from tests.postgres_kit import shared_server
+from tests.swallowing import swallowing_way
+from tests.waiting import wait_until
+
+
+@pytest.mark.long
+def test_a_relay_is_unhealthy_while_the_owner_takes_connections_and_says_nothing(tmp_path: Path) -> None:
+    """A balancer would go on sending clients to it. The database answers both nodes, so the owner keeps its lease."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    with swallowing_way(("127.0.0.1", port)) as way:
+        cluster = Cluster(tmp_path / "cluster", shared_server().url(), "a", "b", namespace="swallowed")
+        owner, relay = cluster.nodes
+        owner.listen(port, "--advertise", f"127.0.0.1:{way.port}")
+        try:
+            owner.begin()
+            owner.await_ready()
+            wait_until(lambda: owner.role == "owner", "the first node serves")
+            relay.begin()
+            relay.await_ready()
+            wait_until(lambda: relay.health().get("status") == "healthy", "it relays")
+            epoch = owner.health()["epoch"]
+            way.swallow()
+            wait_until(lambda: relay.health()["status"] == "unhealthy", "it says that it serves nobody")
+            assert relay.health()["reason"].startswith(
+                f"the owner at 127.0.0.1:{way.port} takes connections and has said nothing for "
+            )
+            assert owner.health()["role"] == "owner"
+            way.pass_on()
+            wait_until(lambda: relay.health()["status"] == "healthy", "it serves again")
+            assert owner.health()["epoch"] == epoch
+        finally:
+            cluster.kill()
