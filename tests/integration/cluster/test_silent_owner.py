@@ -1,4 +1,4 @@
-"""A real node that relays, while the owner's address takes connections and swallows everything."""
+"""Real nodes where something is silent and nothing fails: the way to the owner, or the answer to a report."""
 
 from __future__ import annotations
 
@@ -41,3 +41,28 @@ def test_a_relay_is_unhealthy_while_the_owner_takes_connections_and_says_nothing
             assert owner.health()["epoch"] == epoch
         finally:
             cluster.kill()
+
+
+@pytest.mark.long
+def test_an_owner_whose_report_waits_keeps_its_lease_and_says_that_its_report_waits(tmp_path: Path) -> None:
+    """Another session holds the row of the node. The row of the lease is free."""
+    cluster = Cluster(tmp_path / "cluster", shared_server().url(), "a", namespace="reporting")
+    (node,) = cluster.nodes
+    try:
+        cluster.start()
+        with shared_server().connect() as other, other.transaction():
+            other.execute(
+                "select from pairbus_node where node = 'a' and shard = "
+                "(select shard from pairbus_shard where name = 'reporting') for update"
+            )
+            renewals = node.metric("pairbus_cluster_lease_renewals_total")
+            warning = wait_until(lambda: node.health().get("warning", ""), "it tells of its report")
+            assert warning.startswith("the database has not answered this node's report for "), warning
+            wait_until(
+                lambda: node.metric("pairbus_cluster_lease_renewals_total") > renewals + 15, "it renews"
+            )
+            assert node.health()["role"] == "owner"
+        wait_until(lambda: "warning" not in node.health(), "its report was answered")
+        assert node.metric("pairbus_cluster_silences_total") == 0
+    finally:
+        cluster.kill()

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import cast
 
 from pairbus.server import committer
-from pairbus.server.cluster.ownership import keeper
+from pairbus.server.cluster.ownership import keeper, reporter
 from pairbus.storage.table import bodies
 from tests.simulation.virtual_time import Machine, Queues, Threading
 
@@ -87,6 +87,7 @@ def virtual_threads() -> Iterator[None]:
         (committer, "threading", threading),
         (committer, "queue", queues),
         (keeper, "threading", threading),
+        (reporter, "threading", threading),
         (bodies, "threading", threading),
     ]
     originals = [getattr(module, name) for module, name, _ in modules]

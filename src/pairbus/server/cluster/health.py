@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pairbus import __version__
 from pairbus.form import FORM
-from pairbus.server.cluster.ownership.lease import LeaseState
+from pairbus.server.cluster.ownership.lease import LeaseCall, LeaseState
 from pairbus.server.cluster.relaying.relay import RouteKind
 
 if TYPE_CHECKING:
     from pairbus.server.cluster.ownership.keeper import LeaseView
     from pairbus.server.cluster.relaying.reach import OwnerReach
     from pairbus.server.cluster.relaying.relay import Route
+
+
+REPORT_WAITS_MS: Final = 3_000
+"""A report that has waited for so long is told of: other nodes and operators soon take the node for late."""
+_CALLS: Final = {
+    LeaseCall.LOOK: "a look at the lease is under way",
+    LeaseCall.ACQUIRE: "this node is taking the lease",
+    LeaseCall.RENEW: "a renewal of the lease is under way",
+    LeaseCall.RELEASE: "the lease is being given back",
+    LeaseCall.NONE: "this node has not asked since: it was paused, or its machine is too busy",
+}
 
 
 def role_of(route: Route, reach: OwnerReach, is_lease_over: bool) -> tuple[str, str]:
@@ -30,10 +41,12 @@ def role_of(route: Route, reach: OwnerReach, is_lease_over: bool) -> tuple[str, 
 def silent_reason(view: LeaseView, route: Route, lease_ms: int, failed_takeover: str) -> str:
     """Why a node that is ``silent`` and has no owner to relay to serves nobody; empty: an owner is about to be found."""
     failure = f": {view.failure}" if view.failure else ""
-    waited = f"the database has not answered for {view.lag_ms / 1000:.1f} s"
+    if view.state is LeaseState.FENCED:
+        return str(view.ending) if view.ending is not None else "another node has taken the namespace"
     if view.lag_ms >= lease_ms // 2:
         # Without an error it was reached, and what it waits for is not known here.
-        return f"{waited}{failure or ': a call is under way'}"
+        waited = f"the database has not answered for {view.lag_ms / 1000:.1f} s"
+        return f"{waited}{failure or ': ' + _CALLS[view.call]}"
     if view.doubled:
         return view.doubled
     if failed_takeover:
@@ -45,6 +58,17 @@ def silent_reason(view: LeaseView, route: Route, lease_ms: int, failed_takeover:
     if route.kind is RouteKind.RELAY:
         return "the last lease that this node knows of has ended, and the database tells of no other"
     return ""
+
+
+def report_warning(view: LeaseView) -> str:
+    """What is wrong with the reports of a node, by which others know it; empty: nothing. Its clients are served all the same."""
+    if view.doubled or view.report_waits_ms < REPORT_WAITS_MS:
+        return view.doubled
+    why = f": {view.report_waits_for}" if view.report_waits_for else ""
+    return (
+        f"the database has not answered this node's report for {view.report_waits_ms / 1000:.1f} s{why}. `pairbus cluster status` "
+        "shows what the node reported last, and what is asked of it waits"
+    )
 
 
 def health_answer(

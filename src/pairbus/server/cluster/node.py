@@ -22,12 +22,13 @@ from pairbus.errors import StoreFenced
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.cluster.advertised import OwnAddress
-from pairbus.server.cluster.health import health_answer, role_of, silent_reason
+from pairbus.server.cluster.health import health_answer, report_warning, role_of, silent_reason
 from pairbus.server.cluster.metrics import cluster_metrics
 from pairbus.server.cluster.names import NodeNames
 from pairbus.server.cluster.ownership.building import Building, TakeoverGivenUp
-from pairbus.server.cluster.ownership.keeper import REPORT_SECONDS, LeaseKeeper, LeaseView, lease_clock_ns
+from pairbus.server.cluster.ownership.keeper import LeaseKeeper, LeaseView, lease_clock_ns
 from pairbus.server.cluster.ownership.lease import RENEWALS_PER_LEASE, Lease, LeaseState
+from pairbus.server.cluster.ownership.reporter import REPORT_SECONDS
 from pairbus.server.cluster.ownership.takeover import SeenOwners, Takeovers
 from pairbus.server.cluster.readiness import Readiness
 from pairbus.server.cluster.relaying.relay import Relay, Route, RouteKind
@@ -261,7 +262,7 @@ class Node:
             return 200 if metrics else 503, CONTENT_TYPE, render(metrics).encode()
         role, reason = self._role_and_reason()
         warning = self._own_address.trouble or (
-            self._keeper.view().doubled if self._keeper is not None else ""
+            report_warning(self._keeper.view()) if self._keeper is not None else ""
         )
         return health_answer(target, role, self._options.namespace, self._standing(role), reason, warning)
 

@@ -258,7 +258,7 @@ REQUEST_DRAIN: Final = "drain"
 
 
 class NodeTable(Protocol):
-    """The nodes that serve a shard, and what an operator asks of them. Used by the lease thread and by the command line."""
+    """The nodes that serve a shard, and what an operator asks of them. Used by the thread that reports and by the command line."""
 
     def report(self, entry: NodeEntry) -> str:
         """Set what is known of a node, but for ``asked``. Returns what is asked of it."""

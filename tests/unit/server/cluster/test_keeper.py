@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pairbus.errors import StoreFenced
+from pairbus.server.cluster.ownership import keeper as keeper_module
 from pairbus.server.cluster.ownership.keeper import LeaseKeeper
 from pairbus.server.cluster.ownership.lease import NS_PER_MS, Lease, LeaseState
 from pairbus.server.cluster.status import STOPPED
@@ -27,6 +28,7 @@ from pairbus.storage.table.ports import (
     ShardMoved,
     TableFailed,
 )
+from tests.waiting import wait_until
 
 LEASE_MS = 1_000
 SECONDS_MAX = 30
@@ -111,10 +113,17 @@ class Nodes:
         self.reported: list[NodeEntry] = []
         self.asked = ""
         self.fails: Exception | None = None
+        self.holds: threading.Event | None = None
+        """While it is not set, a report waits."""
+        self.begun = threading.Event()
+        """A report waits, or has waited."""
         self.other: NodeEntry | None = None
         """What the table shows instead of the last report."""
 
     def report(self, entry: NodeEntry) -> str:
+        if self.holds is not None:
+            self.begun.set()
+            assert self.holds.wait(SECONDS_MAX)
         if self.fails is not None:
             raise self.fails
         self.reported.append(entry)
@@ -143,7 +152,6 @@ class Bench:
     def __init__(self) -> None:
         self.clock, self.table, self.nodes = Clock(), Table(), Nodes()
         self.woken = 0
-        self.changed = threading.Condition()
         self.keeper = LeaseKeeper(
             Lease("here", LEASE_MS, 0),
             self.table,
@@ -156,13 +164,10 @@ class Bench:
         self.table.may_write = self.keeper.may_write
 
     def _changed(self, has_woken: bool) -> None:
-        with self.changed:
-            self.woken += has_woken
-            self.changed.notify_all()
+        self.woken += has_woken
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(is_so, SECONDS_MAX)
+        wait_until(is_so, seconds=SECONDS_MAX)  # not every change is told of
 
     def advance(self, ms: int) -> None:
         """Move the clock and have the thread look at it."""
@@ -415,6 +420,7 @@ def test_a_second_process_of_the_same_name_is_told_of_once(
     other = NodeEntry(node="here", address="elsewhere:2", state="idle", version="1")
     bench.nodes.reported.append(other)
     bench.serve()
+    bench.until(lambda: len(bench.nodes.reported) > 1)
     bench.advance(1_100)
     bench.until(lambda: len(bench.nodes.reported) > 2)
     assert events(caplog, "cluster.name_taken") == []
@@ -431,3 +437,62 @@ def test_a_second_process_of_the_same_name_is_told_of_once(
     bench.keeper.stop()
     assert events(caplog, "cluster.name_taken") == ["cluster.name_taken"]
     assert [one.address for one in bench.keeper.view().nodes] == ["here:1"]
+
+
+@pytest.mark.promise("S4", "S8")
+def test_a_report_that_waits_holds_up_no_renewal_and_no_look_is_said_to_wait(bench: Bench) -> None:
+    """A row of another session's transaction, for example: the lease would end, although the database answers."""
+    bench.serve()
+    bench.until(lambda: bool(bench.nodes.reported))
+    count = len(bench.nodes.reported)
+    bench.nodes.holds = threading.Event()
+    bench.advance(1_100)
+    assert bench.nodes.begun.wait(SECONDS_MAX)
+    for _ in range(3 * LEASE_MS // 200):
+        renewals = bench.keeper.renewals
+        bench.advance(200)
+        bench.until(lambda renewals=renewals: bench.keeper.renewals > renewals)  # type: ignore[misc]
+        assert bench.keeper.may_write()
+    bench.keeper.unanswered("nodes", "it waits for a lock")
+    view = bench.keeper.view()
+    assert view.state is LeaseState.SERVING
+    assert view.lag_ms < LEASE_MS
+    assert (view.report_waits_ms, view.report_waits_for) == (3 * LEASE_MS, "it waits for a lock")
+    assert view.failure == ""
+    bench.nodes.holds.set()
+    bench.until(lambda: len(bench.nodes.reported) > count)
+    bench.until(lambda: not bench.keeper.view().report_waits_ms)
+    assert bench.keeper.view().report_waits_for == ""
+    bench.keeper.stop()
+
+
+def test_a_request_that_is_done_while_a_report_waits_is_taken_off_by_the_next_one(bench: Bench) -> None:
+    bench.serve()
+    bench.until(lambda: bool(bench.nodes.reported))
+    bench.nodes.asked = REQUEST_MOVE
+    bench.advance(1_100)
+    bench.until(lambda: bench.keeper.view().asked == REQUEST_MOVE)
+    bench.nodes.holds = threading.Event()
+    bench.advance(1_100)
+    assert bench.nodes.begun.wait(SECONDS_MAX)
+    bench.keeper.has_done(REQUEST_MOVE)
+    bench.nodes.holds.set()  # it brings the request once more
+    bench.until(lambda: not bench.keeper.view().report_waits_ms)
+    assert bench.keeper.view().asked == ""
+    bench.advance(300)
+    bench.until(lambda: bench.nodes.asked == "")
+    bench.keeper.stop()
+
+
+def test_a_node_stops_although_its_report_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "JOIN_SECONDS_MAX", 0.1)
+    bench.nodes.holds = threading.Event()
+    bench.serve()
+    assert bench.nodes.begun.wait(SECONDS_MAX)
+    bench.keeper.withdraw()
+    bench.keeper.drained()
+    assert bench.keeper.wait_released(SECONDS_MAX), "the lease is given back"
+    bench.keeper.stop()
+    assert bench.table.calls[-1] == "close"
+    assert bench.nodes.reported == []
+    bench.nodes.holds.set()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.server.cluster.health import silent_reason
+from pairbus.server.cluster.health import REPORT_WAITS_MS, report_warning, silent_reason
 from pairbus.server.cluster.ownership.keeper import LeaseView
-from pairbus.server.cluster.ownership.lease import LeaseState
+from pairbus.server.cluster.ownership.lease import LeaseCall, LeaseState
 from pairbus.server.cluster.ownership.takeover import PAUSE_MS_MAX, PAUSE_MS_MIN, SeenOwners, Takeovers
 from pairbus.server.cluster.relaying.relay import Route, RouteKind
 
@@ -43,7 +43,7 @@ def test_the_first_owner_is_no_change_and_neither_is_a_time_without_one() -> Non
             3_000,
             "",
             "",
-            "has not answered for 3.0 s: a call is under way",
+            "has not answered for 3.0 s: a renewal of the lease is under way",
         ),
         ("silent", 3_000, "refused", "", "has not answered for 3.0 s: refused"),
         ("idle", 100, "", "too many connections", "could not take over: too many connections"),
@@ -56,7 +56,7 @@ def test_the_first_owner_is_no_change_and_neither_is_a_time_without_one() -> Non
 def test_a_node_that_serves_nobody_says_why(
     state: str, lag_ms: int, failure: str, takeover: str, said: str
 ) -> None:
-    view = LeaseView(LeaseState(state), None, None, "", (), lag_ms, failure=failure)
+    view = LeaseView(LeaseState(state), None, None, "", (), lag_ms, failure=failure, call=LeaseCall.RENEW)
     reason = silent_reason(view, Route(RouteKind.WAIT), 2_000, takeover)
     assert said in reason
     assert bool(said) == bool(reason)
@@ -67,17 +67,50 @@ def test_a_node_that_serves_nobody_says_why(
     ("lag_ms", "failure", "said"),
     [
         (100, "", "the last lease that this node knows of has ended, and the database tells of no other"),
-        (9_000, "", "the database has not answered for 9.0 s: a call is under way"),
+        (9_000, "", "the database has not answered for 9.0 s: a look at the lease is under way"),
         (9_000, "nobody takes writes", "the database has not answered for 9.0 s: nobody takes writes"),
     ],
 )
 def test_a_relay_whose_last_lease_has_ended_says_that_of_a_silent_database_only_what_it_knows(
     lag_ms: int, failure: str, said: str
 ) -> None:
-    view = LeaseView(LeaseState.IDLE, None, None, "", (), lag_ms, failure=failure)
+    view = LeaseView(LeaseState.IDLE, None, None, "", (), lag_ms, failure=failure, call=LeaseCall.LOOK)
     assert silent_reason(view, Route(RouteKind.RELAY, "10.0.0.1:5671"), 2_000, "") == said
 
 
 def test_a_second_process_of_a_node_says_why_it_serves_nobody() -> None:
     view = LeaseView(LeaseState.IDLE, None, None, "", (), 100, doubled="another process reports")
     assert silent_reason(view, Route(RouteKind.WAIT), 2_000, "") == "another process reports"
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (LeaseCall.ACQUIRE, "this node is taking the lease"),
+        (LeaseCall.RELEASE, "the lease is being given back"),
+        (LeaseCall.NONE, "this node has not asked since: it was paused, or its machine is too busy"),
+    ],
+)
+def test_a_silent_node_names_the_call_that_waits(call: LeaseCall, said: str) -> None:
+    view = LeaseView(LeaseState.SILENT, None, None, "", (), 3_000, call=call)
+    reason = silent_reason(view, Route(RouteKind.CLOSE), 2_000, "")
+    assert reason == f"the database has not answered for 3.0 s: {said}"
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "waits_for", "said"),
+    [
+        (REPORT_WAITS_MS - 1, "", ""),
+        (4_000, "", "the database has not answered this node's report for 4.0 s. `pairbus cluster status`"),
+        (4_000, "a lock", "the database has not answered this node's report for 4.0 s: a lock. `pairbus"),
+    ],
+)
+def test_a_report_that_waits_is_a_warning_and_no_reason(waits_ms: int, waits_for: str, said: str) -> None:
+    """Clients are served all the same: the lease is renewed beside it."""
+    view = LeaseView(
+        LeaseState.IDLE, None, None, "", (), 100, report_waits_ms=waits_ms, report_waits_for=waits_for
+    )
+    assert report_warning(view).startswith(said)
+    assert bool(report_warning(view)) == bool(said)
+    assert silent_reason(view, Route(RouteKind.WAIT), 2_000, "") == ""

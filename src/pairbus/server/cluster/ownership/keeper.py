@@ -1,4 +1,4 @@
-"""Performs what the lease machine decides: one thread that calls the database and waits in between.
+"""Performs what the lease machine decides: one thread that calls the database and waits in between. ``reporter`` has another one.
 
 The event loop asks ``may_write`` before it writes. That reads one number and takes no lock; everything else takes the keeper's lock, which
 is never held during a call to the database.
@@ -10,17 +10,16 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StorageError, StoreFenced
 from pairbus.server.cluster.ownership.lease import Lease, LeaseCall, LeaseState
-from pairbus.server.cluster.status import STOPPED
+from pairbus.server.cluster.ownership.reporter import Reporter
 from pairbus.storage.table.appender import CommitsLost, shortened
 from pairbus.storage.table.ports import (
     MOVER,
-    REQUEST_MOVE,
     FrameMark,
     LastFrame,
     LogShortened,
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REPORT_SECONDS: Final = 1.0
-"""How often a node reports itself and reads what is asked of it."""
 _LEASE: Final = "lease"
 _REPORT: Final = "nodes"
 LOSSES_SECONDS_MAX: Final = 3.0
@@ -50,7 +47,7 @@ LOSSES_SECONDS_MAX: Final = 3.0
 LOSSES_PAUSE_SECONDS: Final = 0.2
 _NO_FRAME: Final = LastFrame(0, FrameMark(0, 0))
 JOIN_SECONDS_MAX: Final = 2.0
-"""How long a stop waits for a call under way. The thread ends with the process at the latest."""
+"""How long a stop waits for a call under way, of each thread. They end with the process at the latest."""
 
 
 def lease_clock_ns() -> int:
@@ -74,7 +71,7 @@ class LeaseView:
     """What an operator asked of this node."""
     nodes: tuple[NodeEntry, ...]
     lag_ms: int
-    """Since the database last answered."""
+    """Since the database last answered a call of the lease."""
     writes_ms_left: int = 0
     """How long this node may still write without a renewal."""
     copies: DatabaseCopies | None = None
@@ -84,8 +81,14 @@ class LeaseView:
     known."""
     ending: StorageError | None = None
     """Why this node is fenced, if it is known: the namespace was moved out of this database, or the database lost a part of the log."""
+    call: LeaseCall = LeaseCall.NONE
+    """The call of the lease that is under way."""
     doubled: str = ""
     """Who else reports under the name of this node; empty: nobody."""
+    report_waits_ms: int = 0
+    """For how long the node's own report has waited for the database; 0: none is under way."""
+    report_waits_for: str = ""
+    """What it waits for, if that is known."""
     is_over: bool = False
     """The thread has ended: nothing more will be known."""
 
@@ -113,50 +116,48 @@ class LeaseKeeper:
     ) -> None:
         self._lease = lease
         self._table = table
-        self._nodes = nodes
-        self._entry = entry
         self._changed = changed
         self._clock_ns = clock_ns
         self._condition = threading.Condition()
         self._address = ""
         """What a renewal publishes: empty until this node can be relayed to."""
         self._is_stopped = False
-        self._asked = ""
-        self._done = ""
-        self._known: tuple[NodeEntry, ...] = ()
-        self._copies: DatabaseCopies | None = None
-        self._sees_copies = True
         self._answered_ns = clock_ns()
-        self._reported_ns = 0
-        self._reported_state = ""
         self._failures = {_LEASE: "", _REPORT: ""}
         """What is wrong with each of the two connections; empty: nothing."""
         self._waits = ""
         """What the call of the lease that is under way waits for, once it has waited for long."""
-        self._doubled = ""
-        self._is_double_logged = False
+        self._call = LeaseCall.NONE
         self._ending: StorageError | None = None
         self._last: Callable[[], LastFrame] = _none
         self._is_over = False
         self.renewals = self.failures = 0
+        self._reporter = Reporter(
+            nodes,
+            entry,
+            changed=lambda: changed(False),
+            failed=lambda error: self._failed(_REPORT, "report", error),
+            answered=lambda: self._answered(_REPORT),
+            clock_ns=clock_ns,
+        )
         self._thread = threading.Thread(target=self._run, name=f"{entry.node}-lease", daemon=True)
 
     def start(self) -> None:
+        self._reporter.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the call under way."""
+        """End after the calls under way."""
         with self._condition:
             self._is_stopped = True
             self._condition.notify()
+        self._reporter.stop()
         if self._thread.ident is not None:
             self._thread.join(JOIN_SECONDS_MAX)
-        if not self._thread.is_alive():
-            if self._reported_state and not any(self._failures.values()):
-                with contextlib.suppress(StorageError):
-                    self._nodes.report(replace(self._entry, state=STOPPED))
+        is_ended = not self._thread.is_alive()
+        self._reporter.close(JOIN_SECONDS_MAX, says_so=is_ended and not self._failures[_LEASE])
+        if is_ended:
             self._table.close()
-            self._nodes.close()
 
     # Asked by the event loop, often.
 
@@ -173,19 +174,23 @@ class LeaseKeeper:
 
     def view(self) -> LeaseView:
         now = self._clock_ns()
+        reported = self._reporter.view()
         with self._condition:
             return LeaseView(
                 state=self._lease.state(now),
                 held=self._lease.held,
                 ownership=self._lease.ownership,
-                asked=self._asked,
-                nodes=self._known,
+                asked=reported.asked,
+                nodes=reported.nodes,
                 lag_ms=(now - self._answered_ns) // 1_000_000,
                 writes_ms_left=max(0, self._lease.writes_until_ns - now) // 1_000_000,
-                copies=self._copies if self._lease.held is not None else None,
+                copies=reported.copies if self._lease.held is not None else None,
                 failure=self._waits or self._failures[_LEASE],
                 ending=self._ending,
-                doubled=self._doubled,
+                call=self._call,
+                doubled=reported.doubled,
+                report_waits_ms=reported.waits_ms,
+                report_waits_for=reported.waits_for,
                 is_over=self._is_over,
             )
 
@@ -235,13 +240,12 @@ class LeaseKeeper:
             self.failures += bool(why)
             if connection == _LEASE:
                 self._waits = why
+        if connection == _REPORT:
+            self._reporter.unanswered(why)
 
     def has_done(self, request: str) -> None:
         """What was asked of this node is done: the request is taken off the table."""
-        with self._condition:
-            self._done = request
-            self._asked = ""
-            self._reported_ns = 0
+        self._reporter.has_done(request)
 
     def wait_released(self, seconds_max: float) -> bool:
         """Wait until this node owns nothing any more."""
@@ -256,7 +260,9 @@ class LeaseKeeper:
         while (call := self._await_call()) is not LeaseCall.NONE:
             has_woken = self._perform(call)
             self._changed(has_woken)
-            self._report()
+            if not self._failures[_LEASE]:
+                state = self._lease.state(self._clock_ns()).value
+                self._reporter.lease_answered(state, is_owner=self._lease.held is not None)
         if not self._is_stopped:
             self._learn_why()
         with self._condition:
@@ -324,6 +330,7 @@ class LeaseKeeper:
         lease = self._lease
         has_woken = False
         epoch = lease.held.epoch if lease.held is not None else 0
+        self._call = call
         try:
             if call is LeaseCall.LOOK:
                 ownership = self._table.look()
@@ -352,7 +359,7 @@ class LeaseKeeper:
             self._answered_ns = self._clock_ns()
             self._answered(_LEASE)
         with self._condition:
-            self._waits = ""
+            self._call, self._waits = LeaseCall.NONE, ""
             self._condition.notify_all()
         return has_woken
 
@@ -391,7 +398,8 @@ class LeaseKeeper:
             )
 
     def _failed(self, connection: str, call: str, error: StorageError) -> None:
-        self.failures += 1
+        with self._condition:  # both threads come here
+            self.failures += 1
         if str(error) != self._failures[connection]:
             self._failures[connection] = str(error)
             logger.warning(
@@ -405,94 +413,6 @@ class LeaseKeeper:
                     "error": str(error),
                 },
             )
-
-    def _exchange(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
-        try:
-            return self._exchange_once(done, state)
-        except OutcomeUnknown:
-            # The lease has a connection of its own, and it was just answered: this one was lost while it was idle.
-            return self._exchange_once(done, state)
-
-    def _exchange_once(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
-        if done:
-            self._nodes.answered(self._entry.node, done)
-        known = self._nodes.nodes()
-        mine = replace(self._entry, state=state)
-        asked = self._nodes.report(mine)
-        self._look_for_a_double(known)
-        others = [one for one in known if one.node != mine.node]
-        return asked, tuple(sorted((*others, replace(mine, asked=asked)), key=lambda one: one.node))
-
-    def _look_for_a_double(self, known: Sequence[NodeEntry]) -> None:
-        """Who else reports under this node's name. What was there before our first report may be of our former self."""
-        if not self._reported_state:
-            return
-        own = self._entry
-        others = [
-            one.address
-            for one in known
-            if one.node == own.node and one.address != own.address and one.state != STOPPED
-        ]
-        self._doubled = (
-            f"another process, at {others[0]}, reports under the name {own.node} of this node: give each node a --node of its own"
-            if others
-            else ""
-        )
-        if others and not self._is_double_logged:
-            self._is_double_logged = True
-            logger.error(
-                "another process reports under the name of this node: give each node a --node of its own",
-                extra={
-                    "event": "cluster.name_taken",
-                    "node": own.node,
-                    "address": own.address,
-                    "other_address": others[0],
-                },
-            )
-
-    def _look_at_copies(self) -> DatabaseCopies | None:
-        """What the owner shows of the database's standbys. Nothing depends on it, so a database that does not tell is not asked again."""
-        if self._lease.held is None or not self._sees_copies:
-            return None
-        try:
-            return self._nodes.copies()
-        except OutcomeUnknown:
-            return None
-        except StorageError as error:
-            self._sees_copies = False
-            logger.info(
-                "the database does not tell about its standbys",
-                extra={"event": "cluster.copies_unknown", "error": str(error)},
-            )
-            return None
-
-    def _report(self) -> None:
-        """Report this node once a second and when its state changes, right after the database has answered."""
-        now = self._clock_ns()
-        state = self._lease.state(now).value
-        is_due = now - self._reported_ns >= REPORT_SECONDS * 1e9
-        has_changed = state != self._reported_state and not self._failures[_REPORT]
-        if self._failures[_LEASE] or not (is_due or has_changed):
-            return
-        done, self._done = self._done, ""
-        try:
-            asked, known = self._exchange(done, state)
-        except StorageError as error:
-            self._done = done
-            self._reported_ns = now
-            self._failed(_REPORT, "report", error)
-            return
-        self._answered(_REPORT)
-        is_first = not self._reported_state
-        self._reported_ns, self._reported_state = now, state
-        copies = self._look_at_copies()
-        if is_first and asked == REQUEST_MOVE and self._lease.held is None:
-            self._done = REQUEST_MOVE  # asked of the process before this one
-        with self._condition:
-            self._copies = copies
-            # A request that was answered while the report was under way is not asked again.
-            self._asked, self._known = ("" if self._done else asked), known
-        self._changed(False)
 
 
 def _none() -> LastFrame:
