@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from bench.cells.costs import Costs, frame_bytes
-from pairbus.server.cluster.ownership.keeper import REPORT_SECONDS
 from pairbus.server.cluster.ownership.lease import LOOK_MS_MAX, RENEWALS_PER_LEASE
+from pairbus.server.cluster.ownership.reporter import REPORT_SECONDS
 
 NAMESPACES = 100_000
 MESSAGES_PER_S = 1_000_000.0

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import Refusal, StorageError, StoreFenced, StoreUnavailable, UsageError
 from pairbus.server.config.options import MEMORY
@@ -172,23 +172,46 @@ async def _serve_node(
     ending: _Ending,
 ) -> int:
     from pairbus.server.assemble import assemble_shard
+    from pairbus.server.cluster.arrival import Arrival
     from pairbus.server.cluster.node import Node
     from pairbus.storage.postgres.opening import named_database
+    from pairbus.storage.table.ports import ShardMoved
 
-    assert options.store is not None, "a cluster has a database"
-    loop = asyncio.get_running_loop()
+    store = options.store
+    assert store is not None, "a cluster has a database"
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    database = named_database(options.store, options.namespace)
-    if not await _unless_stopped(stop, loop.run_in_executor(None, database.prepare)):
-        ending.begin(EXIT_DONE, "")
-        database.cut()
-        return EXIT_DONE
-    node = Node(options, cluster, database, assemble_shard(database, wrap), page=page)
-    selector.may_flush = node.may_flush
-    if joined is not None:
-        joined(node)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    arrival = Arrival(lambda: named_database(store, options.namespace))
+    finding = asyncio.ensure_future(arrival.find())
+    while await _unless_stopped(stop, finding):
+        database = finding.result()
+        node = Node(options, cluster, database, assemble_shard(database, wrap), page=page)
+        selector.may_flush = node.may_flush
+        if joined is not None:
+            joined(node)
+        error = await _serve_one(node, options, announce, stop, ending)
+        if not (isinstance(error, ShardMoved) and error.is_of_waiting_node) or stop.is_set():
+            code, line = _outcome(error)
+            if line:
+                return _complain(line, code)
+            logger.info("stopped", extra={"event": "server.stopped", "namespace": options.namespace})
+            return code
+        ending.cancel()
+        finding = asyncio.ensure_future(arrival.find_again(error))
+    ending.begin(EXIT_DONE, "")
+    arrival.database.cut()
+    return EXIT_DONE
+
+
+async def _serve_one(
+    node: Node,
+    options: Options,
+    announce: Callable[[ReadyInfo], None] | None,
+    stop: asyncio.Event,
+    ending: _Ending,
+) -> Exception | None:
+    """Serve as this node until ``stop``, or until it must end; returns why, None: it was stopped."""
     policy = CollectorPolicy(held_objects=node.held_objects)
     error: Exception | None = None
     try:
@@ -203,16 +226,12 @@ async def _serve_node(
             for task in (collector, readiness, ended, stopped):
                 task.cancel()
     finally:
-        code, line = _outcome(error)
-        ending.begin(code, line)
+        ending.begin(*_outcome(error))
         await node.stop()
-    if line:
-        return _complain(line, code)
-    logger.info("stopped", extra={"event": "server.stopped", "namespace": options.namespace})
-    return code
+    return error
 
 
-async def _unless_stopped(stop: asyncio.Event, work: asyncio.Future[None]) -> bool:
+async def _unless_stopped(stop: asyncio.Event, work: asyncio.Future[Any]) -> bool:
     """Wait for ``work``, and let it go if the process is to stop first; False: so it was. Raises what ``work`` raises."""
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -11,6 +11,7 @@ from pairbus import __version__
 from pairbus.form import FORM
 from pairbus.server.cluster.ownership.lease import LeaseCall, LeaseState
 from pairbus.server.cluster.relaying.relay import RouteKind
+from pairbus.storage.table.ports import MOVER
 
 if TYPE_CHECKING:
     from pairbus.server.cluster.ownership.keeper import LeaseView
@@ -49,6 +50,8 @@ def silent_reason(view: LeaseView, route: Route, lease_ms: int, failed_takeover:
         return f"{waited}{failure or ': ' + _CALLS[view.call]}"
     if view.doubled:
         return view.doubled
+    if view.ownership is not None and view.ownership.owner == MOVER and view.ownership.remaining_ms > 0:
+        return "`pairbus store move` moves the namespace: this node waits for its end"
     if failed_takeover:
         return f"this node could not take over: {failed_takeover}"
     if view.state is LeaseState.REPLAYING:

@@ -29,7 +29,7 @@ so a move that is refused because of it finds the database as it was and leaves 
 keeps the old copy until a move back replaces it.
 
 The mark in a database is written together with a check that the move still owns the shard: see ``LeaseTable.move_away``. Nodes that run
-meet it at their next call and end.
+meet it at their next call and end; those that wait while a namespace is moved in look for it again: see ``cluster.arrival``.
 """
 
 from __future__ import annotations

@@ -92,6 +92,12 @@ class Database:
         """What ``LeaseTable.move_away`` was given: where the namespace is, and by which move, if that is known."""
         return self._setting(MOVED)
 
+    def is_being_moved_in(self) -> bool:
+        """Whether a move into this database has closed the namespace's own shard, and has not brought the copy in its place yet."""
+        mark = self.moved_mark()
+        # A move out of a database adds its number; an earlier version had no second line.
+        return mark is not None and mark.endswith("\n")
+
     def copied_by(self) -> str | None:
         """What ``PostgresSettings`` holds as ``COPY``: which move has filled this shard, and from where; None: no move has."""
         return self._setting(COPY)

@@ -54,6 +54,9 @@ class TableFailed(StorageError):
 class ShardMoved(TableFailed):
     """The namespace was moved out of this database, or is being moved: no node may own its shard here."""
 
+    is_of_waiting_node = False
+    """A node that owned nothing has found it."""
+
 
 MOVER: Final = "pairbus-store"
 """The name under which a move holds the shard; nodes wait."""

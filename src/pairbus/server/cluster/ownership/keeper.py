@@ -348,6 +348,8 @@ class LeaseKeeper:
                 with self._condition:
                     lease.released(self._clock_ns())
         except (ShardMoved, StoreFenced) as error:
+            if isinstance(error, ShardMoved):
+                error.is_of_waiting_node = call is LeaseCall.LOOK
             with self._condition:
                 self._ending = error
                 lease.fenced()
