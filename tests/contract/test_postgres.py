@@ -541,6 +541,21 @@ def test_a_password_is_in_no_error_and_no_name(url: str) -> None:
         assert "geheim" not in f"{Address(url)} {Address(url)!r}"
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:geheim@db-1/bus", "database 'bus' on db-1:5432"),
+        ("postgresql://db-1:5433,db-2/bus", "database 'bus' on db-1:5433,db-2:5432"),
+        ("postgresql://[::1]:5433/bus", "database 'bus' on [::1]:5433"),
+        ("postgresql:///bus?host=/run/postgres&port=5433", "database 'bus' on /run/postgres:5433"),
+        ("postgresql:///bus", "database 'bus' on localhost:5432"),
+    ],
+)
+def test_a_database_is_named_with_its_ports(url: str, shown: str) -> None:
+    """Two servers may share a host."""
+    assert str(Address(url)) == shown
+
+
 def test_a_store_in_a_database_is_known_by_its_scheme() -> None:
     assert is_database("postgresql://h/db")
     assert is_database("postgres://h/db")

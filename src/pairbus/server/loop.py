@@ -31,7 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import StoreFailed
+from pairbus.errors import StoreFailed, StoreFenced
 from pairbus.server.committer import (
     Commit,
     CommitQueue,
@@ -187,13 +187,23 @@ class Driver:
             self._idle.set()
             self._failed(error)
 
+    def _broke(self, error: Exception, what: str) -> None:
+        """An exception came out of the broker. That another node has the namespace is met anywhere, and nothing is broken then."""
+        if isinstance(error, StoreFenced):
+            logger.warning(
+                "this node was fenced, so it says nothing more",
+                extra={"event": "cluster.fenced", "error": str(error)},
+            )
+        else:
+            logger.error(what, exc_info=error, extra={"event": "server.broke"})
+        self.fail(error)
+
     def record_uses(self) -> None:
         """The broker is about to stop: have the last use of each entity recorded with its last commit."""
         try:
             self._broker.namespace.record_uses(self.now(), is_last=True)
-        except Exception as error:
-            logger.exception("the broker broke", extra={"event": "server.broke"})
-            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - the server ends with it
+            self._broke(error, "the broker broke")
 
     async def wait_durable(self, seconds_max: float) -> bool:
         """Wait until everything applied is durable and its output is written; False when that took too long."""
@@ -240,10 +250,9 @@ class Driver:
             self._proceed([])
             self._stop_reading_if_behind()
             self._arm(now)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the server ends with it
             # Memory may be half changed: going on could break a promise, recovery from the store cannot.
-            logger.exception("the broker broke", extra={"event": "server.broke"})
-            self.fail(error)
+            self._broke(error, "the broker broke")
 
     def _proceed(self, outputs: list[PendingOutput]) -> None:
         if self._held:
@@ -312,9 +321,8 @@ class Driver:
                 self._arm(self.now())
             else:
                 self._held += outputs
-        except Exception as error:
-            logger.exception("the broker broke", extra={"event": "server.broke"})
-            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - the server ends with it
+            self._broke(error, "the broker broke")
         if not self._is_reading and self._queue.uncommitted_bytes <= self._uncommitted_bytes_max // 2:
             self._is_reading = True
             self._set_reading(True)
@@ -344,9 +352,8 @@ class Driver:
             return
         try:
             self._broker.fetched(tags, self.now())
-        except Exception as error:
-            logger.exception("the broker broke", extra={"event": "server.broke"})
-            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - the server ends with it
+            self._broke(error, "the broker broke")
             return
         self.ask_turn()
 
@@ -378,9 +385,8 @@ class Driver:
                 for record in records:
                     self._broker.namespace.restate(record, now)
                 self._broker.namespace.record_uses(now)
-            except Exception as error:
-                logger.exception("housekeeping broke", extra={"event": "server.broke"})
-                self.fail(error)
+            except Exception as error:  # noqa: BLE001 - the server ends with it
+                self._broke(error, "housekeeping broke")
                 return
             if records:
                 self._restated += len(records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,12 @@ class Fake:
             replace(one, age_ms=one.age_ms + age_ms) if one.node in self.paused else one
             for one in self.entries.values()
         ]
+
+    def copies(self) -> None:
+        """The database does not tell."""
+
+    def answered_by(self) -> str:
+        return "db-1:5433"
 
     def look(self) -> Ownership:
         return self.owner
@@ -194,3 +201,19 @@ def test_a_node_that_runs_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     assert "b runs" in result.stderr
     assert run(monkeypatch, fake, "drain", "c", "--forget").return_value == 0
     assert set(fake.entries) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "remaining_ms", "is_told"), [(60_000, 0, True), (60_000, 1_000, False), (100, 0, False)]
+)
+def test_a_database_to_which_no_node_has_reported_for_long_may_be_a_former_primary(
+    monkeypatch: pytest.MonkeyPatch, age_ms: int, remaining_ms: int, is_told: bool
+) -> None:
+    """It was frozen, another server was promoted, and it wakes: every node seems to be gone, and all of them serve at the other one."""
+    fake = Fake(node("a"), node("b"), taker="")
+    fake.owner = replace(fake.owner, remaining_ms=remaining_ms)
+    fake.entries = {name: replace(one, age_ms=age_ms) for name, one in fake.entries.items()}
+    result = run(monkeypatch, fake, "status")
+    told = "No node has reported to db-1:5433 for 60 s. If another server was promoted, this is the former primary"
+    assert (told in result.stdout) == is_told
+    assert json.loads(run(monkeypatch, fake, "status", "--json").stdout)["answered_by"] == "db-1:5433"

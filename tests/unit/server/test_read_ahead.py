@@ -6,6 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 
+import pytest
+
+from pairbus.errors import StoreFenced
 from pairbus.server.loop import Driver
 from tests.unit.server.fakes import FakeBroker, FakeStore
 from tests.waiting import until
@@ -54,15 +57,18 @@ class Told(FakeBroker):
         super().__init__(store)
         self.told: list[list[int]] = []
         self.pumps = 0
-        self.breaks = False
+        self.pump_breaks: Exception | None = None
+        self.breaks: Exception | None = None
 
     def fetched(self, queue_ids: list[int], now: int) -> None:
-        if self.breaks:
-            raise RuntimeError("a fault of the broker")
+        if self.breaks is not None:
+            raise self.breaks
         self.told.append(queue_ids)
 
     def pump(self, now: int) -> None:
         self.pumps += 1
+        if self.pump_breaks is not None:
+            raise self.pump_breaks
 
 
 def driver(errors: list[Exception]) -> tuple[Driver, Told, Far]:
@@ -88,13 +94,36 @@ async def test_bytes_that_have_come_are_told_to_the_broker_and_lead_to_a_turn() 
     made.stop()
 
 
-async def test_a_broker_that_breaks_over_them_ends_the_server() -> None:
+async def test_a_broker_that_breaks_over_them_ends_the_server(caplog: pytest.LogCaptureFixture) -> None:
     errors: list[Exception] = []
     made, broker, far = driver(errors)
-    broker.breaks = True
+    broker.breaks = RuntimeError("a fault of the broker")
     far.arrive(4)
     await until(lambda: bool(errors))
     assert made.is_failed
+    (told,) = (one for one in caplog.records if getattr(one, "event", "") == "server.broke")
+    assert told.exc_info is not None
+    made.stop()
+
+
+@pytest.mark.parametrize("where", ["bytes that have come", "a turn"])
+async def test_that_a_node_was_fenced_is_no_fault_of_the_broker(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors: list[Exception] = []
+    made, broker, far = driver(errors)
+    fenced = StoreFenced("frame 8 was written by another owner")
+    if where == "a turn":
+        broker.pump_breaks = fenced
+        made.ask_turn()
+    else:
+        broker.breaks = fenced
+        far.arrive(4)
+    await until(lambda: bool(errors))
+    assert errors == [fenced]
+    (told,) = (one for one in caplog.records if getattr(one, "event", "").startswith(("server.", "cluster.")))
+    assert (told.__dict__["event"], told.levelname, told.exc_info) == ("cluster.fenced", "WARNING", None)
+    assert told.__dict__["error"] == "frame 8 was written by another owner"
     made.stop()
 
 

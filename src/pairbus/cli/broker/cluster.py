@@ -14,7 +14,7 @@ from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, status, table_lines, terminal_columns
 from pairbus.errors import StorageError, UsageError
-from pairbus.server.cluster.status import describe, is_reporting
+from pairbus.server.cluster.status import LATE_MS, describe, is_reporting
 from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE
 
 if TYPE_CHECKING:
@@ -109,9 +109,11 @@ class DrainFlags(MoveFlags):
 class Tables:
     """The tables of one namespace's cluster."""
 
-    def __init__(self, lease: LeaseTable, nodes: NodeTable) -> None:
+    def __init__(self, lease: LeaseTable, nodes: NodeTable, answered_by: Callable[[], str]) -> None:
         self.lease = lease
         self.nodes = nodes
+        self.answered_by = answered_by
+        """The server that answered last; several may be named."""
 
     def state(self) -> tuple[Ownership, list[NodeEntry]]:
         return self.lease.look(), self.nodes.nodes()
@@ -132,7 +134,7 @@ def _tables(flags: StatusFlags | MoveFlags) -> Iterator[Tables]:
     if flags.timeout <= 0:
         raise UsageError(f"--timeout {flags.timeout:g} must be more than 0 seconds")
     database = find_database(flags.store, flags.namespace, flags.timeout)
-    tables = Tables(database.lease(), database.nodes())
+    tables = Tables(database.lease(), database.nodes(), lambda: database.address.answered_by)
     try:
         yield tables
     finally:
@@ -150,10 +152,22 @@ def _sentences(found: dict[str, Any]) -> list[str]:
         head = f"{found['namespace']}: no node owns it (last epoch {found['epoch']})"
     return [
         head,
+        *_left_sentences(found),
         "",
         *table_lines(found["nodes"], COLUMNS, terminal_columns()),
         "",
         *_database_sentences(found["database"]),
+    ]
+
+
+def _left_sentences(found: dict[str, Any]) -> list[str]:
+    """A primary that was replaced and wakes knows nothing of what came after it, and looks as if every node had died."""
+    ages = [node["seen_seconds_ago"] for node in found["nodes"]]
+    if found["owner"] or not ages or min(ages) * 1000 < LATE_MS:
+        return []
+    told = f"No node has reported to {found['answered_by']} for {min(ages):g} s"
+    return [
+        f"{told}. If another server was promoted, this is the former primary: stop it, and ask the new one"
     ]
 
 
@@ -175,6 +189,7 @@ def show_status(flags: StatusFlags) -> int:
     """Show who owns the namespace, until when, and what every node does."""
     with _tables(flags) as tables:
         found = describe(flags.namespace, *tables.state(), tables.copies())
+        found["answered_by"] = tables.answered_by()
     show(found, flags.as_json, _sentences(found))
     return EXIT_DONE if found["owner"] else EXIT_NO
 

@@ -233,8 +233,8 @@ def import_store(flags: ImportFlags) -> None:
     show(
         {"data": str(flags.directory), "export": flags.source, **asdict(manifest)},
         flags.as_json,
-        f"{flags.directory}: {manifest.messages:,} messages in {manifest.entities:,} entities; "
-        f"serve it with --namespace {manifest.namespace}",
+        f"{flags.directory}: {manifest.messages:,} messages in {manifest.entities:,} entities of {manifest.namespace} were imported; "
+        f"serve it with --namespace {manifest.namespace} --data {flags.directory}",
     )
 
 

@@ -14,6 +14,7 @@ Rule 5: whatever names a connection in an error names hosts and database only: t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 import threading
@@ -115,8 +116,9 @@ class Address:
         if answer_seconds_max is not None and "connect_timeout" not in found:
             seconds = min(CONNECT_SECONDS_MAX, math.ceil(answer_seconds_max))
             self._settings["connect_timeout"] = max(CONNECT_SECONDS_MIN, seconds)
-        host = str(found.get("host") or found.get("hostaddr") or "localhost")
-        self._shown = f"database {found.get('dbname') or found.get('user') or ''!r} on {host}"
+        self._shown = f"database {found.get('dbname') or found.get('user') or ''!r} on {_places(found)}"
+        self.answered_by = ""
+        """The host and port of the last connection that was made; empty: none was."""
         self._hosts = _hosts(found)
         self._last: dict[str, str] | None = None
         """The one of several hosts that took writes when last asked; None: not known."""
@@ -158,6 +160,7 @@ class Address:
         except psycopg.Error as error:
             raise OutcomeUnknown(f"{self} cannot be reached: {_brief(error)}") from None
         info = connection.info
+        self.answered_by = _place(info.host or info.hostaddr, str(info.port))
         for one in self._hosts:
             shown = {"host": info.host, "hostaddr": info.hostaddr, "port": str(info.port)}
             if all(shown[name] == value for name, value in one.items()):
@@ -184,6 +187,20 @@ def _hosts(found: Mapping[str, Any]) -> list[dict[str, str]]:
     if count < 2 or any(len(values) != count for values in lists.values()):
         return []  # or libpq refuses it
     return [{name: values[place] for name, values in lists.items()} for place in range(count)]
+
+
+def _places(found: Mapping[str, Any]) -> str:
+    """Every host with its port, for people: two servers may share a host."""
+    hosts = str(found.get("host") or found.get("hostaddr") or "localhost").split(",")
+    ports = [one or DEFAULT_PORT for one in str(found.get("port") or DEFAULT_PORT).split(",")]
+    if len(ports) == 1:
+        ports *= len(hosts)
+    return ",".join(itertools.starmap(_place, itertools.zip_longest(hosts, ports, fillvalue="?")))
+
+
+def _place(host: str, port: str) -> str:
+    """Of a Unix socket the host is its directory."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("/") else f"{host}:{port}"
 
 
 def _brief(error: BaseException) -> str:
