@@ -326,7 +326,7 @@ def _refuse_unfinished(data: Path) -> None:
         )
     if importing.is_dir():
         raise StoreUnavailable(
-            f"an import into {data} is not finished: repeat `pairbus store import --data {data}`, which begins it again. To begin with "
+            f"an import into {data} is not finished: repeat `pairbus store import --data {data} EXPORT`, which begins it again. To begin with "
             f"nothing instead, remove {importing}"
         )
 

@@ -31,6 +31,7 @@ from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
 from pairbus.server.assemble import STORE_DIRECTORY, open_store, open_table_store, recover
 from pairbus.server.config.options import Options
 from pairbus.server.offline import move as module
+from pairbus.server.offline.marks import Mark, Moved
 from pairbus.server.offline.namespace import NoOutbox, entities, opened
 from pairbus.server.offline.places import locked
 from pairbus.storage.codec_rare import encode_extra
@@ -508,6 +509,46 @@ def test_foreign_files_in_the_way_of_a_move_are_named_and_kept(
     assert precious.read_text() == "mine"
     precious.unlink()
     moved("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
+
+
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "format.new",
+        "0000000001.segment.new",
+        "mark",
+        "mark.new",
+        "moving-from",
+        ".moving-from.0a1b2c3d.new",
+        "lock",
+    ],
+)
+def test_what_a_move_that_was_killed_has_left_of_a_log_is_not_foreign(
+    data: Path, url: str, tmp_path: Path, name: str
+) -> None:
+    """It was killed while it began its copy, or while it removed an older one: any part may be left."""
+    before = on_disk(data)
+    moved("--data", data, "--to", url)
+    left = tmp_path / "back" / "store.moving" / name
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"")
+    if name == "moving-from":
+        of_this = Moved(namespace=NAME, entities=1, messages=1, bytes=1)
+        Mark(move="0a", database=str(Database(url, NAME)), moved=of_this).write(left)
+    moved("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
+    assert on_disk(tmp_path / "back") == before
+
+
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize("name", ["mark", "moved-to", "moved-by", "0000000003.segment.new"])
+def test_what_is_left_of_an_older_log_that_was_moved_is_replaced(data: Path, url: str, name: str) -> None:
+    before = on_disk(data)
+    left = data / "store.moved" / name
+    left.parent.mkdir()
+    left.write_bytes(b"")
+    moved("--data", data, "--to", url)
+    assert in_database(url) == before
 
 
 def test_foreign_files_under_the_name_of_a_moved_log_are_named_and_kept(data: Path, url: str) -> None:

@@ -82,6 +82,8 @@ if TYPE_CHECKING:
 TLS_DIRECTORY: Final = "tls"
 COPY_SETTING: Final = "copy"
 """See ``storage.postgres.settings.COPY``; psycopg is not needed to read this module."""
+MARKS: Final = (MOVED_TO_FILE, MOVED_BY_FILE, MOVING_TO_FILE, MOVING_FROM_FILE)
+"""What moves write beside a log."""
 MOVE_BYTES: Final = 16
 """Of the random number of a move."""
 COMMIT_BYTES: Final = 4 << 20
@@ -314,7 +316,7 @@ def _refuse_data(directory: Path, unfinished: Path) -> NoReturn:
 def _refuse_foreign(*directories: Path) -> None:
     """A move removes what lies under these names, which must be its own. Raises UsageError."""
     for directory in directories:
-        names = foreign_files(directory)
+        names = foreign_files(directory, MARKS)
         if names:
             shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", …" if len(names) > NAMES_SHOWN_MAX else "")
             raise UsageError(

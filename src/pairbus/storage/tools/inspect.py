@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from pairbus.errors import StoreCorrupt, StoreUnavailable
 from pairbus.storage.files import UNFINISHED_SUFFIX, FileSystem, RealFileSystem
@@ -19,6 +19,7 @@ from pairbus.storage.identity import (
     read_identity,
 )
 from pairbus.storage.log import recovery
+from pairbus.storage.log.mark import MARK_FILE
 from pairbus.storage.log.segment import segment_number
 
 if TYPE_CHECKING:
@@ -86,10 +87,6 @@ def _check(
         )
 
 
-_UNFINISHED: Final = FORMAT_FILE + UNFINISHED_SUFFIX
-"""The first file of a log that was just being made."""
-
-
 def holds_data(directory: Path) -> bool:
     """Whether there is anything to look at; a directory that is not there must not be made."""
     return directory.is_dir() and any(
@@ -97,11 +94,23 @@ def holds_data(directory: Path) -> bool:
     )
 
 
-def foreign_files(directory: Path) -> list[str]:
-    """What lies in the directory of a log and is none of its files, if no log is there; empty: the directory may be removed."""
+def foreign_files(directory: Path, marks: Collection[str] = ()) -> list[str]:
+    """What lies in the directory of a log and is none of its files, if no log is there; empty: the directory may be removed.
+
+    ``marks``: names of files that others write beside a log. Whoever made or removed the log may have been killed, so any part of it may
+    be left, also files that had not got their names yet.
+    """
     if not directory.is_dir() or holds_data(directory):
         return []
-    return sorted(path.name for path in directory.iterdir() if path.name not in (LOCK_FILE, _UNFINISHED))
+    own = {LOCK_FILE, FORMAT_FILE, MARK_FILE, *marks}
+    return sorted(path.name for path in directory.iterdir() if not _is_own(path.name, own))
+
+
+def _is_own(name: str, own: Collection[str]) -> bool:
+    final = name.removesuffix(UNFINISHED_SUFFIX)
+    if final != name and name.startswith("."):  # ``server.files.write_whole`` adds a random part
+        final = final[1:].rpartition(".")[0]
+    return final in own or segment_number(final) is not None
 
 
 class _Reader:
