@@ -192,7 +192,7 @@ class Driver:
         if isinstance(error, StoreFenced):
             logger.warning(
                 "this node was fenced, so it says nothing more",
-                extra={"event": "cluster.fenced", "error": str(error)},
+                extra={"event": "server.fenced", "error": str(error)},
             )
         else:
             logger.error(what, exc_info=error, extra={"event": "server.broke"})

@@ -122,7 +122,7 @@ async def test_that_a_node_was_fenced_is_no_fault_of_the_broker(
     await until(lambda: bool(errors))
     assert errors == [fenced]
     (told,) = (one for one in caplog.records if getattr(one, "event", "").startswith(("server.", "cluster.")))
-    assert (told.__dict__["event"], told.levelname, told.exc_info) == ("cluster.fenced", "WARNING", None)
+    assert (told.__dict__["event"], told.levelname, told.exc_info) == ("server.fenced", "WARNING", None)
     assert told.__dict__["error"] == "frame 8 was written by another owner"
     made.stop()
 

@@ -165,9 +165,9 @@ def _left_sentences(found: dict[str, Any]) -> list[str]:
     ages = [node["seen_seconds_ago"] for node in found["nodes"]]
     if found["owner"] or not ages or min(ages) * 1000 < LATE_MS:
         return []
-    told = f"No node has reported to {found['answered_by']} for {min(ages):g} s"
+    silence = f"No node has reported to {found['answered_by']} for {min(ages):g} s"
     return [
-        f"{told}. If another server was promoted, this is the former primary: stop it, and ask the new one"
+        f"{silence}. If another server was promoted, this is the former primary: stop it, and ask the new one"
     ]
 
 

@@ -33,7 +33,7 @@ class Arrival:
     def __init__(self, database: Callable[[], Database]) -> None:
         self._new_database = database
         self.database = database()
-        self._is_told = False
+        self._is_logged = False
 
     async def find(self) -> Database:
         """The database, prepared: the shard is begun if it is not there. Raises as ``Database.prepare`` does."""
@@ -58,14 +58,14 @@ class Arrival:
             self._tell(error)
             return False
         except OutcomeUnknown:
-            if not self._is_told:
+            if not self._is_logged:
                 raise  # as at every start
             return False
         return True
 
     def _tell(self, error: ShardMoved) -> None:
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             logger.warning(
                 "the namespace is being moved into this database: the node waits until it is there",
                 extra={"event": "cluster.moving_in", "error": str(error)},

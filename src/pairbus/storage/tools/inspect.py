@@ -97,8 +97,8 @@ def holds_data(directory: Path) -> bool:
 def foreign_files(directory: Path, marks: Collection[str] = ()) -> list[str]:
     """What lies in the directory of a log and is none of its files, if no log is there; empty: the directory may be removed.
 
-    ``marks``: names of files that others write beside a log. Whoever made or removed the log may have been killed, so any part of it may
-    be left, also files that had not got their names yet.
+    ``marks``: names of files that others write beside a log. The process that made or removed the log may have been killed, so any
+    part of it may be left, also files that had not got their names yet.
     """
     if not directory.is_dir() or holds_data(directory):
         return []
