@@ -21,6 +21,7 @@ from pairbus.drain.hosting import CLOSE_SECONDS, FindNames, build
 from pairbus.drain.lookups.older import FOLLOW_MS
 from pairbus.drain.lookups.search import no_queues
 from pairbus.drain.ports import Observer
+from pairbus.drain.redriving import redriven
 from pairbus.drain.rules.order import OrderPolicy
 from pairbus.drain.rules.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
 from pairbus.drain.rules.problems import Problem, refuses_receivers
@@ -276,7 +277,7 @@ class Backlog:
                     missing[path] += 1
                     return False
                 batch = message_bytes.new_batch(BACKLOG_LIMIT_BYTES * 4, sender)
-                message_bytes.batch_of(batch, [parking.without_dead_letter_marks(payload)])
+                message_bytes.batch_of(batch, [redriven(payload)])
                 # Sent before completed: a crash in between repeats it, with the same message id.
                 await sender.send_messages(batch, timeout=SEND_SECONDS)
                 moved += 1

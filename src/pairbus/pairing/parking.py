@@ -23,9 +23,11 @@ ALIAS_SCHEDULE: Final = "x-ms-scheduledenqueuetimeutc"
 ALIAS_PATH: Final = "x-ms-path"
 ALIAS_PARTITION: Final = "x-pairbus-partitionkey"
 ALIAS_PASSPORT: Final = "x-pairbus-passport"
+ALIAS_REDRIVEN: Final = "x-pairbus-redriven"
+"""True: it was put back from the dead-letter queue. A certificate does not count that as a send."""
 USER_PREFIX: Final = "x-pairbus-user-"
 ALIASES: Final = frozenset(
-    {ALIAS_SESSION, ALIAS_LIFE, ALIAS_SCHEDULE, ALIAS_PATH, ALIAS_PARTITION, ALIAS_PASSPORT}
+    {ALIAS_SESSION, ALIAS_LIFE, ALIAS_SCHEDULE, ALIAS_PATH, ALIAS_PARTITION, ALIAS_PASSPORT, ALIAS_REDRIVEN}
 )
 
 ANNOTATION_SCHEDULE: Final = "x-opt-scheduled-enqueue-time"
@@ -381,7 +383,7 @@ def _restore(payload: bytes, now_ms: int, elapsed_ms: int) -> Restored:
         if sections.text_of(key) not in sections.BROKER_ANNOTATIONS
     ]
     annotations = _put_annotations(annotations, scheduled_ms, partition, hints)
-    original = _joined(_without_broker_parts(parts), header, properties, annotations, users)
+    original = _joined(without_broker_parts(parts), header, properties, annotations, users)
     message_id = properties[0] if properties and properties[0] != sections.NULL else b""
     return Restored(path, original, message_id, session, partition, life_ms, scheduled_ms, passport)
 
@@ -530,7 +532,7 @@ def _put_annotations(
     return result
 
 
-def _without_broker_parts(parts: list[Section]) -> list[Section]:
+def without_broker_parts(parts: list[Section]) -> list[Section]:
     raw = sections.find(parts, sections.DELIVERY_ANNOTATIONS)
     if raw is None:
         return parts
@@ -543,26 +545,6 @@ def _without_broker_parts(parts: list[Section]) -> list[Section]:
 
 
 # --- small helpers for shells ---------------------------------------------------------------------
-
-
-def without_dead_letter_marks(payload: bytes) -> bytes:
-    """A backlog message as it was before it was dead-lettered, so that it can go back into its backlog queue."""
-    parts = sections.split(payload)
-    marks = ("DeadLetterReason", "DeadLetterErrorDescription")
-    items = sections.map_items(sections.find(parts, sections.APPLICATION_PROPERTIES))
-    kept = [item for item in items if sections.text_of(item[0]) not in marks]
-    annotations = [
-        item
-        for item in sections.map_items(sections.find(parts, sections.MESSAGE_ANNOTATIONS))
-        if sections.text_of(item[0]) not in sections.BROKER_ANNOTATIONS
-    ]
-    parts = sections.replace(_without_broker_parts(parts), sections.HEADER, None)
-    for code, items in (
-        (sections.APPLICATION_PROPERTIES, kept),
-        (sections.MESSAGE_ANNOTATIONS, annotations),
-    ):
-        parts = sections.replace(parts, code, sections.encode_map(items) if items else None)
-    return sections.join(parts)
 
 
 def dead_letter_reason(payload: bytes) -> str | None:

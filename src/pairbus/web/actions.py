@@ -14,7 +14,7 @@ from pairbus.engine.stored_message import incoming_of
 from pairbus.errors import ArgumentError, MessageNotFound, NotAllowed, UsageError
 from pairbus.gateway.accept import accept
 from pairbus.gateway.telemetry import meter
-from pairbus.gateway.telemetry.audit_rows import COMPLETED
+from pairbus.gateway.telemetry.audit_rows import COMPLETED, REDRIVEN
 from pairbus.model.entity import TOPIC
 from pairbus.model.message import ACTIVE, SCHEDULED
 from pairbus.model.typed_text import properties_of
@@ -99,7 +99,7 @@ def redrive(broker: Broker, entity: Entity, body: Mapping[str, object], now: int
     for message, arriving in again:
         number = entity.main.send(arriving, now)
         if broker.audit_rows is not None:
-            broker.audit_rows.sent(entity.path, number, arriving, now)
+            broker.audit_rows.sent(entity.path, number, arriving, now, REDRIVEN)
             blob = broker.log.read(message.location, message.size)
             broker.audit_rows.ended(COMPLETED, place, message, blob, now)
         place.remove(message)

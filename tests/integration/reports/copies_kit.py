@@ -52,8 +52,19 @@ STORIES = {
     WITH_QUEUE: "",
     "set aside and deleted": "",
     **dict.fromkeys(OLD_LISTINGS, ""),
+    "redriven, then arrived": "arrived",
+    "redriven, then arrived, then cancelled there": "arrived",
+    "redriven, then waiting": "in_backlog",
+    "redriven, then set aside and listed": "set_aside",
+    "redriven, then expired and listed": "expired",
+    "redriven, then cancelled": "cancelled",
+    "redriven, then purged": "",
+    "redriven, then redriven, then arrived": "arrived",
+    "redriven, then redriven, then set aside": "set_aside",
+    "redriven, then redriven, then set aside and deleted": "",
 }
 """What becomes of a parked copy, and its fate; none for those that are destroyed."""
+REDRIVEN = "redriven, then "
 KEPT = ("arrived", "in_backlog", "set_aside")
 """Fates of copies that are there."""
 DIRECT_CANCELLED = "sent directly before, and cancelled there"
@@ -195,9 +206,10 @@ class _Message:
 
     def _is_kept(self, stories: Sequence[str], direct: str) -> bool:
         # What its destination cancelled does not stand for a copy that was accepted later.
-        is_cancelled_last = stories[-1] == LATER_CANCELLED
+        is_cancelled_last = stories[-1].endswith(LATER_CANCELLED)
         return direct in (DIRECT_BEFORE, DIRECT_LATER) or any(
-            self._fate(story) in KEPT and (story != LATER_CANCELLED or is_cancelled_last) for story in stories
+            self._fate(story) in KEPT and (not story.endswith(LATER_CANCELLED) or is_cancelled_last)
+            for story in stories
         )
 
     def _sum_up(self, is_kept: bool, sent_again: int) -> None:
@@ -217,12 +229,17 @@ class _Message:
 def _sent_again(stories: Sequence[str], direct: str) -> int:
     """How many messages may have been taken out of the dead-letter queue and sent again, as far as their times tell."""
     taken = sum("deleted" in story for story in stories)
-    first = next((at for at, story in enumerate(stories) if story.startswith("set aside")), len(stories))
+    first = next(
+        (at for at, story in enumerate(stories) if story.startswith(("set aside", REDRIVEN))), len(stories)
+    )
     return min(taken, len(stories[first + 1 :]) + (direct == DIRECT_LATER))
 
 
 def _rows(story: str, at: int, is_audit_sent: bool) -> Iterator[tuple[str, dict[str, object]]]:
     """What is written about a parked copy, and where; without its name."""
+    if story.startswith(REDRIVEN):
+        yield from _redriven_rows(story.removeprefix(REDRIVEN), at, is_audit_sent)
+        return
     queue = DELETED_QUEUE if story == WITH_QUEUE else BACKLOG_QUEUE
     yield "sent", parked("sent", "", time=at, entity=queue)
     yield "backlog", parked("sent", "", time=at, entity=queue)
@@ -256,3 +273,12 @@ def _rows(story: str, at: int, is_audit_sent: bool) -> Iterator[tuple[str, dict[
         yield "backlog", parked(re.split("[ ,]", story)[0], "", time=at + 10)
         if story in OLD_LISTINGS:
             yield "backlog", parked("held", "", time=at)
+
+
+def _redriven_rows(story: str, at: int, is_audit_sent: bool) -> Iterator[tuple[str, dict[str, object]]]:
+    """A copy that was dead-lettered and put back, with what then became of it."""
+    yield from _rows("set aside", at, is_audit_sent)
+    for role, entry in _rows(story, at + 20, is_audit_sent):
+        is_back = entry["kind"] == "sent" and entry["entity"] == BACKLOG_QUEUE and not entry["detail"]
+        yield role, {**entry, "detail": "redriven"} if is_back else entry
+    yield "backlog", parked("completed", "", entity=f"{BACKLOG_QUEUE}/$DeadLetterQueue", time=at + 22)

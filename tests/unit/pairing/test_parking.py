@@ -190,15 +190,6 @@ def test_what_cannot_be_restored_says_what_was_expected_and_found(
     assert caught.value.reason == reason
 
 
-def test_marks_of_the_dead_letter_queue_are_taken_off_before_a_redrive() -> None:
-    marked = backlog(
-        PATH, ("DeadLetterReason", sections.encode_text("why")), ("mine", sections.encode_long(1))
-    )
-
-    assert parking.dead_letter_reason(marked) == "why"
-    assert names(parking.without_dead_letter_marks(marked)) == ["x-ms-path", "mine"]
-
-
 def test_the_callers_object_is_never_changed() -> None:
     message = ServiceBusMessage(b"x", application_properties={"b": b"bytes"})
     before = repr(message), dict(message.application_properties or {})

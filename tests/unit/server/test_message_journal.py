@@ -10,6 +10,7 @@ import pyarrow.parquet
 
 from pairbus.amqp.message.scan import scan
 from pairbus.amqp.message.whole import encode_message
+from pairbus.drain.redriving import redriven
 from pairbus.gateway.telemetry.audit_rows import AuditRow
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
@@ -78,3 +79,14 @@ def test_a_journal_names_its_namespace_from_its_first_row_on(tmp_path: Path) -> 
     assert [(row["sequence_number"], row["namespace"]) for row in found] == [
         (number, "contoso") for number in range(3)
     ]
+
+
+def test_a_send_that_put_a_dead_letter_of_the_backlog_back_is_told_from_others() -> None:
+    plain = parking.park(
+        encode_message(message_id="m", body=b"x", body_kind="data"), "orders", Passport("f", 1, 1, "r")
+    )
+
+    assert line(plain)["detail"] == ""
+    assert line(redriven(plain))["detail"] == "redriven"
+    completed = AuditRow("completed", "orders", 7, NOW, scan(redriven(plain), False).blob, "")
+    assert json.loads(encode_row(completed))[FIELDS.index("detail")] == ""

@@ -9,6 +9,7 @@ import pytest
 
 from pairbus.engine.entity import Entity
 from pairbus.engine.ports import WallClock
+from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.web.actions import PURGE_MAX
 from tests.unit.web.page_kit import NOW, Bench
@@ -144,6 +145,20 @@ def test_redrive_sends_to_the_source_as_new(bench: Bench) -> None:
         ("2", 0, None),
     ]
     assert entity(bench).counts().total == 2
+
+
+def test_the_audit_log_tells_a_redrive_from_a_send(bench: Bench) -> None:
+    rows = bench.broker.audit_rows = AuditRows()
+    bench.store("orders", b"a", message_id="1")
+    bench.kill_all("orders")
+    rows.take()
+
+    done(bench, "redrive", {"path": "orders"})
+
+    assert [(row.kind, row.path, row.detail) for row in rows.take()] == [
+        ("sent", "orders", "redriven"),
+        ("completed", "orders/$DeadLetterQueue", ""),
+    ]
 
 
 def test_redrive_passes_duplicate_detection(bench: Bench) -> None:

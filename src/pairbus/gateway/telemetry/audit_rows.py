@@ -21,6 +21,8 @@ COMPLETED: Final = "completed"
 RECEIVED_AND_DELETED: Final = "received-and-deleted"
 DEAD_LETTERED: Final = "dead-lettered"
 FORWARDED: Final = "forwarded"
+REDRIVEN: Final = "redriven"
+"""Of a send that put a dead letter back."""
 ENTITY_DELETED: Final = "entity-deleted"
 """With what was in it; one row without a message."""
 AUDIT_BEGUN: Final = "audit-begun"
@@ -42,7 +44,7 @@ class AuditRow:
     blob: bytes
     """The stored message; empty where there is none."""
     detail: str
-    """The reason of a dead-lettering, the target of a forwarding."""
+    """The reason of a dead-lettering, the target of a forwarding, REDRIVEN of a send."""
 
 
 class AuditRows:
@@ -51,10 +53,11 @@ class AuditRows:
     def __init__(self) -> None:
         self._rows: list[AuditRow] = []
 
-    def sent(self, path: str, number: int, message: Scanned, now: int) -> None:
+    def sent(self, path: str, number: int, message: Scanned, now: int, detail: str = "") -> None:
         """A message was accepted. A ping leaves no trace."""
         if not message.is_ping:
-            self._rows.append(AuditRow(SENT if number else DUPLICATE, path, number, now, message.blob, ""))
+            kind = SENT if number else DUPLICATE
+            self._rows.append(AuditRow(kind, path, number, now, message.blob, detail))
 
     def ended(
         self, kind: str, queue: Queue, message: Message, blob: bytes, now: int, detail: str = ""

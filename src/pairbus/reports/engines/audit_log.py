@@ -28,6 +28,8 @@ EXPIRED: Final = "expired"
 CANCELLED: Final = "cancelled"
 FORWARDED: Final = "forwarded"
 """Auto-forwarding took it on to the entity that ``detail`` names. No row tells that the message came there."""
+REDRIVEN: Final = "redriven"
+"""``detail`` of a send that put a dead letter back into its backlog queue: no sender was told of it."""
 REMOVED: Final = (CANCELLED, "purged", FORWARDED)
 ENTITY_DELETED: Final = "entity-deleted"
 AUDIT_BEGUN: Final = "audit-begun"
@@ -51,7 +53,7 @@ REASON_EXPIRED: Final = "TTLExpiredException"
 KEY: Final = ("destination", "message_id", "body")
 DELIVERED_TOPIC: Final = "delivered_topic"
 MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    SENT: ("sent_backlog", "sent_direct", "direct_outside", "parked_again", "direct_again"),
+    SENT: ("sent_backlog", "redriven", "sent_direct", "direct_outside", "parked_again", "direct_again"),
     RECEIVED: (
         "stored",
         "delivered",
@@ -70,6 +72,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "expired",
         "cancelled",
         "entered",
+        "entered_again",
         "drained",
         "taken",
         "backlog_listed",
@@ -78,7 +81,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     DEAD_LETTER: ("parked", "aside_listed", "expired_listed", "dead", "dead_expired"),
     SPOOL: ("spool",),
 }
-"""What the rows of each input can say about a message. ``forwarded_in`` is said of the target of a forwarding. ``direct_outside`` and ``stored_outside`` are said only of messages without an id: sends
+"""What the rows of each input can say about a message. ``redriven`` and ``entered_again`` are said in place of ``sent_backlog`` and ``entered`` of a dead letter that was put back. ``forwarded_in`` is said of the target of a forwarding. ``direct_outside`` and ``stored_outside`` are said only of messages without an id: sends
 and arrivals at the destination that the drain cannot have made, because they were before the first of them was parked or after the last was drained. Nor
 are ``parked_again`` and ``direct_again`` said of others: sends after the first of them was dead-lettered, to the backlog, and to the destination after the last was
 drained.
@@ -93,7 +96,7 @@ MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for
 PLACES: Final = ("set_aside", "dead_lettered", "expired", "cancelled", "in_backlog", "in_spool")
 """The fates of copies that did not arrive. Each takes of the missing copies what those before it left."""
 LEAST: Final = {
-    "backlog_ms": ("ms", ("sent_backlog",)),
+    "backlog_ms": ("ms", ("sent_backlog", "redriven")),
     "direct_ms": ("ms", ("sent_direct",)),
     "spool_ms": ("ms", ("spool",)),
     "stored_ms": ("ms", ("stored",)),

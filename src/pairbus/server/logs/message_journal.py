@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.view import PropertiesView
+from pairbus.gateway.telemetry.audit_rows import DUPLICATE, REDRIVEN, SENT
 from pairbus.model.message_row import types
 from pairbus.server.files import FILE_MODE, sync_directory
 from pairbus.server.logs.parquet import HOUR_MS, hour_name, write_part
@@ -32,8 +33,10 @@ MAGIC: Final = b"PBA1"
 BLOCK: Final = struct.Struct("<4sQII")
 DESTINATION_PROPERTY: Final = "x-ms-path"
 """Application property of a backlog message that names its destination."""
+REDRIVEN_PROPERTY: Final = "x-pairbus-redriven"
+"""Of one that was put back into its backlog queue from the dead-letter queue."""
 SESSION_PROPERTY: Final = "x-ms-sessionid"
-"""The same for its session, which must not take effect in the backlog."""
+"""Of a backlog message: its session, which must not take effect in the backlog."""
 TYPES: Final = {
     "time": "timestamp",
     "namespace": "text",
@@ -49,6 +52,7 @@ FIELDS: Final = (*(name for name in TYPES if name != "namespace"), "namespace")
 """What a line has, in this order. New ones come last: lines of an older journal end before them. The namespace is only in the first line of a
 journal, and not in those of older versions.
 """
+_SENDS: Final = (SENT, DUPLICATE)
 _JOURNALS: Final = "journal-*.log"
 GROWTH_BYTES: Final = 1 << 20
 """By how much a journal grows ahead of what is written."""
@@ -60,7 +64,7 @@ def encode_row(row: AuditRow, namespace: str = "") -> bytes:
     """
     message_id = sha256 = destination = ""
     session: object = None
-    size = 0
+    detail, size = row.detail, 0
     if row.blob:
         view = PropertiesView(row.blob)
         message_id = _id_text(view.system("messageid"))
@@ -70,6 +74,8 @@ def encode_row(row: AuditRow, namespace: str = "") -> bytes:
         session = view.system("sessionid")
         if session is None and destination:
             session = view.user(SESSION_PROPERTY)
+        if destination and row.kind in _SENDS and view.user(REDRIVEN_PROPERTY) is True:
+            detail = REDRIVEN
         size = len(row.blob) - PREFIX_SIZE
     fields: tuple[object, ...] = (
         row.at,
@@ -80,7 +86,7 @@ def encode_row(row: AuditRow, namespace: str = "") -> bytes:
         size,
         sha256,
         destination,
-        row.detail,
+        detail,
         session if isinstance(session, str) else None,
     )
     if namespace:

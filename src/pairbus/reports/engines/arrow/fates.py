@@ -21,6 +21,7 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     was the drain's send, or the send whose answer never came.
     """
     column = {name: grouped[name] for name in grouped.column_names}
+    column["sent_backlog"], column["entered"] = _first_sends(column)
     is_backlog_send = pc.greater(column["sent_backlog"], 0)
     handed_out = pc.add(column["delivered"], column[DELIVERED_TOPIC])
     # Only a message that has arrived can be a dead letter of its destination. Each subscription of a topic may have one, so they prove one arrival.
@@ -107,6 +108,19 @@ def _forwarded_in(column: Mapping[str, Any]) -> Any:
     return pc.if_else(pc.greater(column["stored"], 0), column["forwarded_in"], others)
 
 
+def _first_sends(column: Mapping[str, Any]) -> tuple[Any, Any]:
+    """How many sends the backlog confirmed to senders, and how many of them its audit log has. A dead letter that was put back is no further one. If
+    nothing tells of a first one, it was sent before the rows, or in a time without audit: then the message must not be left out.
+    """
+    redriven, is_nameless = column["redriven"], pc.equal(column["message_id"], "")
+    sends = pc.if_else(is_nameless, redriven, pc.min_element_wise(redriven, ONE))
+    is_known = pc.or_(pc.greater(column["sent_backlog"], 0), pc.equal(redriven, 0))
+    return (
+        pc.if_else(is_known, column["sent_backlog"], sends),
+        pc.if_else(is_known, column["entered"], column["entered_again"]),
+    )
+
+
 def _sent_again(column: Mapping[str, Any]) -> Any:
     """How many messages without an id may have been taken out of a dead-letter queue of the backlog and sent again: the second send is then the same message,
     and nothing tells it from another one.
@@ -114,7 +128,9 @@ def _sent_again(column: Mapping[str, Any]) -> Any:
     inside = _more_than(pc.subtract(column["sent_direct"], column["direct_outside"]), column["drained"])
     sends = pc.add(pc.add(column["parked_again"], column["direct_again"]), inside)
     is_nameless = pc.equal(column["message_id"], "")
-    return pc.if_else(is_nameless, pc.min_element_wise(column["taken"], sends), ZERO)
+    # Those that are known to have been put back explain themselves.
+    taken = _more_than(column["taken"], pc.max_element_wise(column["redriven"], column["entered_again"]))
+    return pc.if_else(is_nameless, pc.min_element_wise(taken, sends), ZERO)
 
 
 def _more_than(one: Any, other: Any) -> Any:
@@ -162,7 +178,8 @@ def _places(
     for copies that the audit log does not know.
     """
     unknown = pc.max_element_wise(pc.subtract(column["sent_backlog"], column["entered"]), ZERO)
-    is_audited = pc.and_(pc.greater(column["entered"], 0), pc.invert(is_waiting_hidden))
+    entered = pc.add(column["entered"], column["entered_again"])
+    is_audited = pc.and_(pc.greater(entered, 0), pc.invert(is_waiting_hidden))
 
     def there(audited: Any, listed: Any) -> Any:
         listed = pc.max_element_wise(listed, ZERO)

@@ -50,6 +50,9 @@ MARKS: Final = (ENTITY_DELETED, *NOTES)
 _BACKLOG_PATH: Final = re.compile(log.BACKLOG_PATTERN)
 _HASH: Final = "^[0-9a-fA-F]{64}$"
 _NUMBER: Final = pa.int8()
+_AGAIN: Final = {"sent_backlog": "redriven", "entered": "entered_again"}
+"""What a send into the backlog says if it only put a dead letter back. Elsewhere it says nothing: the message had arrived before."""
+_ONCE: Final = ("sent_direct", "stored")
 
 
 # -- one row ------------------------------------------------------------------------------------------
@@ -72,8 +75,10 @@ def _saying(
     destination: str | None,
     is_ttl: bool,
     target: str | None = None,
+    *,
+    is_redriven: bool = False,
 ) -> _Saying:
-    """What rows say. ``target``: where a forwarding took the message."""
+    """What rows say. ``target``: where a forwarding took the message. ``is_redriven``: a dead letter was put back."""
     kind = kind.lower() if kind else log.KIND_DEFAULTS[role]
     place = None if entity is None else entity.lower()
     path = place or ""
@@ -92,6 +97,8 @@ def _saying(
     if role == RECEIVED and kind == log.FORWARDED and target and not is_backlog:
         return _Saying(None, target.lower().strip("/"), place, {"forwarded_in": 1})
     measures = _measures(role, kind, is_backlog, is_dead, is_topic, has_lapsed)
+    if is_redriven and kind in SENDS:
+        measures = {_AGAIN.get(name, name): number for name, number in measures.items() if name not in _ONCE}
     return _Saying(None, path, place, measures)
 
 
@@ -156,7 +163,8 @@ def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
     is_ttl = pc.fill_null(pc.equal(rows["detail"], log.REASON_EXPIRED), False)
     is_forwarding = pc.fill_null(pc.equal(pc.utf8_lower(rows["kind"]), log.FORWARDED), False)
     target = pc.if_else(is_forwarding, rows["detail"], pa.scalar(None, TEXT))
-    columns = [rows["kind"], rows["entity"], rows["destination"], is_ttl, target]
+    is_redriven = pc.fill_null(pc.equal(rows["detail"], log.REDRIVEN), False)
+    columns = [rows["kind"], rows["entity"], rows["destination"], is_ttl, target, is_redriven]
     code = zeros(rows.num_rows)
     values: list[list[Any]] = []
     for column in columns:
@@ -170,8 +178,8 @@ def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
         for options in reversed(values):
             number, at = divmod(number, max(1, len(options)))
             parts.append(options[at])
-        target_of, late, destination, entity, kind = parts
-        found.append(_saying(role, kind, entity, destination, late, target_of))
+        again, target_of, late, destination, entity, kind = parts
+        found.append(_saying(role, kind, entity, destination, late, target_of, is_redriven=again))
     return distinct.indices, found
 
 
@@ -314,14 +322,20 @@ class Facts:
         self.deletions[namespace, queue] = max(ms, self.deletions.get((namespace, queue), ms))
 
 
+_DETAILS: Final = ((False, None, False), (True, None, False), (False, "target", False), (False, None, True))
+"""What the detail of a row may tell."""
+
+
 def sayable(rows: pa.Table, role: str) -> set[str]:
     """The measures that rows of these kinds and entities may say, whatever their detail is."""
     pairs = rows.select(["kind", "entity"]).group_by(["kind", "entity"]).aggregate([])
     return {
         name
         for row in pairs.to_pylist()
-        for is_ttl, target in ((False, None), (True, None), (False, "target"))
-        for name in _saying(role, row["kind"], row["entity"], None, is_ttl, target).measures
+        for is_ttl, target, again in _DETAILS
+        for name in _saying(
+            role, row["kind"], row["entity"], None, is_ttl, target, is_redriven=again
+        ).measures
     }
 
 
