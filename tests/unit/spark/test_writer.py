@@ -138,11 +138,22 @@ def test_no_send_holds_more_messages_than_it_was_told() -> None:
     assert [len(batch) for batch in SENT] == [10, 10, 5]
 
 
-def test_a_busy_broker_is_asked_again_and_a_task_that_got_no_answer_fails() -> None:
+def test_a_busy_broker_is_asked_again_and_a_task_that_got_no_answer_fails(tmp_path: Path) -> None:
     REFUSED["m1"] = ServiceBusServerBusyError(message="busy")
 
     with pytest.raises(PairbusError, match="'out' took no messages in 6 attempts: server busy: .*busy"):
-        write([Row(body=b"x", message_id="m1")], onError="quarantine", quarantinePath="/nowhere")
+        write([Row(body=b"x", message_id="m1")], onError="quarantine", quarantinePath=str(tmp_path))
+
+
+def test_a_quarantine_that_cannot_be_written_is_refused_before_the_first_row_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (str(tmp_path / "file"), f"{tmp_path}/file/below", "nosuch://bucket/bad"):
+        with pytest.raises(UsageError, match="option quarantinePath is .*: it cannot be written"):
+            write([Row(body=b"x", message_id="m1")], onError="quarantine", quarantinePath=path)
+
+    assert SENT == []
+    write([Row(body=b"x", message_id="m1")], onError="quarantine", quarantinePath=str(tmp_path / "a" / "b"))
+    assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
 @pytest.mark.promise("D5")

@@ -11,9 +11,27 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from pairbus.errors import UsageError
 from pairbus.spark.filesystem import filesystem_of
 
 SUFFIX: Final = ".parquet"
+
+
+def prepare(directory: str) -> None:
+    """Make the directory, and see that files can be written there.
+
+    Raises:
+        UsageError: They cannot.
+    """
+    try:
+        system, path = filesystem_of(directory)
+        system.create_dir(path, recursive=True)
+        probe = f"{path}/.quarantine-{uuid.uuid4().hex}"
+        with system.open_output_stream(probe) as stream:
+            stream.write(b"\0")
+        system.delete_file(probe)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"option quarantinePath is {directory!r}: it cannot be written: {error}") from error
 
 
 def quarantine(

@@ -28,7 +28,7 @@ from pairbus.sdk.failures import IN_DOUBT, Failure, classify, shown
 from pairbus.sdk.links.quick import SendersAtOnce
 from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.batches import rows_of
-from pairbus.spark.connector.quarantine import as_json, quarantine
+from pairbus.spark.connector.quarantine import as_json, prepare, quarantine
 from pairbus.spark.connector.schema import addressing_of, milliseconds_of, payload_of
 from pairbus.spark.connector.spill import Record, Spill
 
@@ -75,6 +75,8 @@ class _Sending:
         self._sent = 0
 
     async def run(self, rows: Iterator[dict[str, Any]]) -> Sent:
+        if self._options.quarantine:
+            prepare(self._options.quarantine)  # the first bad row may come behind many good ones
         async with connect(ServiceBusClient, **self._options.access.connection(), retry_total=1) as client:
             senders: Any = SendersAtOnce(client)
             outlets = [AzureOutlet(senders) for _ in range(self._options.in_flight)]
