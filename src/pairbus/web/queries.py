@@ -10,6 +10,7 @@ from pairbus.web.sessions import rights_of
 
 if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
+    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.broker import Broker
     from pairbus.gateway.rights.access import Grant
     from pairbus.model.entity import Setting, Settings
@@ -129,12 +130,20 @@ def entity_view(
     row["locks"] = len(entity.main.locks)
     row["dead_letter_locks"] = len(entity.dead_letter.locks)
     row["transfer_dead_letter_locks"] = len(entity.transfer_dead_letter.locks)
-    row["receivers"] = len(entity.main.rotation)
+    row["receivers"], row["receivers_waiting"] = _receivers(entity.main)
     row["sessions_held"] = len(entity.main.sessions.held) if entity.main.sessions is not None else None
     row["subscriptions"] = [subscription.path for subscription in entity.subscriptions.values()]
     row["topic"] = entity.topic.path if entity.topic is not None else None
     row["settings"] = _settings(entity.kind, entity.settings) if with_settings else None
     return row
+
+
+def _receivers(queue: Queue) -> tuple[int, int]:
+    """How many are attached, and how many of them wait for messages or for a session. The holder of a session is one of them."""
+    if queue.sessions is None:
+        return queue.receiver_count, len(queue.rotation)
+    waiting = len(queue.sessions.waiting)
+    return len(queue.sessions.held) + waiting, waiting
 
 
 def _settings(kind: int, settings: Settings) -> list[dict[str, object]]:

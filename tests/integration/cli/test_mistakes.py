@@ -113,11 +113,29 @@ def test_an_unreachable_namespace_of_a_pair_is_named_with_its_address(command: l
 
 @pytest.mark.promise("M15")
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["send", "orders", "hello"],
+        ["peek", "orders"],
+        ["receive", "orders"],
+        ["entity", "list"],
+        ["access", "list"],
+    ],
+)
+def test_an_unreachable_namespace_is_named_with_its_address(command: list[str]) -> None:
+    mistake(*command, code=REFUSED, says=("127.0.0.1:1",), environment={"PAIRBUS_PRIMARY": NOBODY})
+
+
+@pytest.mark.promise("M15")
+@pytest.mark.parametrize(
     "command", [["send", "orders", "hello"], ["peek", "orders"], ["receive", "orders", "--wait", "1"]]
 )
 def test_a_wrong_key_on_messages(command: list[str], wrong_key: dict[str, str]) -> None:
     line = mistake(
-        *command, code=REFUSED, says=("key was refused", "pairbus entity list"), environment=wrong_key
+        *command,
+        code=REFUSED,
+        says=("key was refused", "pairbus entity list", "the namespace other at 127.0.0.1:"),
+        environment=wrong_key,
     )
 
     assert "wrong" not in line  # the key itself is never shown (M7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from azure.servicebus.management import (
 from click.testing import CliRunner, Result
 
 from pairbus.cli.entities.work import displayable
-from pairbus.cli.kit.namespace import _local_authority
+from pairbus.cli.kit.namespace import _local_authority, shown_namespace
 from pairbus.cli.root import root
 from pairbus.errors import UsageError
 from tests.unit.gateway.atom_bench import Bench, connection_string
@@ -333,6 +334,20 @@ def test_a_creation_names_what_it_did_not_find(bench: Bench, kind: str, path: st
     result = run(bench, "create", kind, path)
 
     assert f"there is no entity '{missing}' in the namespace" in result.stderr
+
+
+def test_errors_name_the_namespace_and_its_address_and_never_the_key(bench: Bench) -> None:
+    done(bench, "create", "queue", "orders")
+    place = shown_namespace(connection_string())
+    assert re.fullmatch("the namespace( contoso)? at [^ ]+", place)
+    for says, result in (
+        (f"there is no entity 'absent' in {place}: ", run(bench, "show", "absent")),
+        (f"{place}: ", run(bench, "create", "queue", "orders")),
+        (f"{place}: the key was refused", run(bench, "list", key="d3Jvbmc=")),
+        (f"{place} refused: ", run(bench, "create", "queue", "big", "--set", "max_delivery_count=0")),
+    ):
+        assert says in result.stderr, result.stderr
+        assert "d3Jvbmc=" not in result.stderr
 
 
 def test_a_rule_is_shown_in_the_words_of_a_person() -> None:

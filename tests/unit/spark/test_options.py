@@ -14,6 +14,11 @@ from pairbus.spark.connector.source import ServiceBusDataSource
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 BASE = {"connectionstring": CONNECTION, "queue": "orders"}
+LEFT_OUT = "left out"
+
+
+def changed(change: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in {**BASE, **change}.items() if value != LEFT_OUT}
 
 
 def test_a_source_has_the_documented_defaults() -> None:
@@ -55,12 +60,15 @@ def test_names_are_read_in_any_letter_case() -> None:
         ({"partitions": "-1"}, ("partitions", "'-1'")),
         ({"que": "orders"}, ("'que'", "queue")),
         ({"topic": "t"}, ("queue", "topic", "subscription")),
-        ({"queue": ""}, ("queue", "topic", "subscription")),
-        ({"connectionstring": ""}, ("connectionString", "credentialEnv")),
+        ({"queue": LEFT_OUT}, ("queue", "topic", "subscription")),
+        ({"connectionstring": LEFT_OUT}, ("connectionString", "credentialEnv")),
         ({"connectionstring": "hello"}, ("connectionString", "Endpoint=sb://")),
         ({"namespace": "contoso"}, ("namespace", "credentialEnv")),
         ({"credentialEnv": "ORDERS"}, ("connectionString", "credentialEnv")),
-        ({"connectionstring": "", "credentialEnv": "no name"}, ("credentialEnv", "environment variable")),
+        (
+            {"connectionstring": LEFT_OUT, "credentialEnv": "no name"},
+            ("credentialEnv", "environment variable"),
+        ),
         ({"caFile": "/nowhere/ca.pem"}, ("caFile", "/nowhere/ca.pem")),
         ({"maxBytesPerTrigger": "64m"}, ("maxBytesPerTrigger", "'64m'", "whole number")),
         ({"startingSequence": "latest"}, ("startingSequence", "'latest'", "earliest", "mode browse")),
@@ -76,7 +84,7 @@ def test_a_bad_option_of_the_source_is_named_with_what_is_allowed(
     change: dict[str, str], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_source({**BASE, **change}, is_stream=True)
+        parse_source(changed(change), is_stream=True)
 
     assert all(part in str(caught.value) for part in named), caught.value
 
@@ -95,7 +103,7 @@ def test_a_batch_does_not_consume() -> None:
         ({"onError": "quarantine"}, ["body"], ("quarantinePath",)),
         ({"messageIdColumn": "id"}, ["body", "key"], ("messageIdColumn", "'id'", "body, key")),
         ({}, ["text"], ("bodyColumn", "text")),
-        ({"queue": ""}, ["body"], ("queue", "topic", "path")),
+        ({"queue": LEFT_OUT}, ["body"], ("queue", "topic", "path")),
         ({"topic": "t"}, ["body"], ("queue", "topic")),
         ({"maxMessagesPerTrigger": "5"}, ["body"], ("maxMessagesPerTrigger", "unknown to the sink")),
         ({"rawColumn": "b", "bodyColumn": "b"}, ["b"], ("column b", "raw", "two columns")),
@@ -111,9 +119,23 @@ def test_a_bad_option_of_the_sink_is_named_with_what_is_allowed(
     change: dict[str, str], columns: list[str], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_sink({**BASE, **change}, columns)
+        parse_sink(changed(change), columns)
 
     assert all(part.lower() in str(caught.value).lower() for part in named), caught.value
+
+
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_option_is_refused_by_name(value: str) -> None:
+    """It is a variable that was not set, and what it stands for must not be guessed."""
+    for option in OPTIONS:
+        for side in option.sides:
+            with pytest.raises(
+                UsageError, match=f"^option {option.name} is empty: give it a value, or leave it out$"
+            ):
+                if side == "source":
+                    parse_source({**BASE, option.name.upper(): value}, is_stream=None)
+                else:
+                    parse_sink({**BASE, option.name.upper(): value}, ["body"])
 
 
 def test_columns_are_found_in_any_letter_case() -> None:

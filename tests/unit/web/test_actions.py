@@ -9,6 +9,7 @@ import pytest
 
 from pairbus.engine.entity import Entity
 from pairbus.engine.ports import WallClock
+from pairbus.engine.queues.consumer import Consumer
 from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.web.actions import PURGE_MAX
@@ -189,6 +190,29 @@ def test_a_redrive_that_cannot_be_whole_changes_nothing(bench: Bench) -> None:
 
     assert answer.status >= 400
     assert (queue.counts().active, queue.counts().dead_letter) == (0, 1)
+
+
+def test_receivers_count_while_they_are_attached_whether_they_wait_or_not(bench: Bench) -> None:
+    def counts(path: str) -> tuple[int, int]:
+        shown = bench.sign_in().read(f"{API}/entity?path={path}")
+        return shown["receivers"], shown["receivers_waiting"]
+
+    queue = entity(bench).main
+    busy, waits = Consumer(None, False), Consumer(None, False)
+    for consumer in (busy, waits):
+        queue.attach(consumer, NOW)
+    queue.set_credit(waits, 1)
+    assert counts("orders") == (2, 1)
+    queue.detach(waits, NOW)
+    assert counts("orders") == (1, 0)
+
+    bench.broker.namespace.create(QUEUE, "sessions", replace(Settings(), requires_session=True), NOW)
+    bench.store("sessions", group_id="a")
+    table = entity(bench, "sessions").main.sessions
+    assert table is not None
+    table.hold(table.get("a"), Consumer(None, False), NOW + 60_000)
+    table.wait(Consumer(None, False))
+    assert counts("sessions") == (2, 1)
 
 
 def test_messages_that_a_receiver_holds_are_left_to_it(bench: Bench) -> None:

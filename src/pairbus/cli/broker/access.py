@@ -16,7 +16,7 @@ import click
 
 from pairbus.cli.kit.errors import CERTIFICATE, KEY, Missing, Refused
 from pairbus.cli.kit.group import HelpfulGroup
-from pairbus.cli.kit.namespace import connection_of
+from pairbus.cli.kit.namespace import connection_of, shown_namespace
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, table_lines, terminal_columns
 from pairbus.errors import UsageError
@@ -226,9 +226,10 @@ def _ask(flags: BrokerFlags, method: str, *names: str, wish: dict[str, object] |
         try:
             status, _, answer = client.ask(*request)
         except ssl.SSLCertVerificationError:
-            raise Refused(CERTIFICATE) from None
+            raise Refused(f"{namespace}: {CERTIFICATE}") from None
         return status, answer
 
+    namespace = shown_namespace(parts.text)
     path = "/".join((ACCESS_RULES_PATH, *(quote(name, safe="") for name in names)))
     body = json.dumps(wish).encode() if wish is not None else b""
     hosts = parts.hosts or (parts.host,)
@@ -236,9 +237,9 @@ def _ask(flags: BrokerFlags, method: str, *names: str, wish: dict[str, object] |
     # A change is preceded by a question that changes nothing, so it is sent where an answer is to be expected.
     host, status, answer = _first_answer(hosts, ask, path if is_read else ACCESS_RULES_PATH)
     if is_read:
-        return _result(status, answer)
+        return _result(namespace, status, answer)
     try:
-        return _result(*ask(host, REQUEST_SECONDS_MAX, method, path, body))
+        return _result(namespace, *ask(host, REQUEST_SECONDS_MAX, method, path, body))
     except (OSError, http.client.HTTPException) as error:
         raise Refused(
             f"{host} did not answer: {error}. The change may have been made, or be made yet: look with `pairbus access list` before you "
@@ -262,7 +263,7 @@ def _first_answer(
     raise AssertionError("there is an address")
 
 
-def _result(status: int, answer: bytes) -> Any:
+def _result(namespace: str, status: int, answer: bytes) -> Any:
     try:
         value = json.loads(answer)
     except ValueError:
@@ -271,10 +272,10 @@ def _result(status: int, answer: bytes) -> Any:
         return value
     reason = value.get("error") if isinstance(value, dict) else None
     if status == UNAUTHORIZED:
-        raise Refused(f"{KEY}: it needs Manage on the whole namespace")
+        raise Refused(f"{namespace}: {KEY}: it needs Manage on the whole namespace")
     if reason is None:
-        raise Refused(f"the namespace answered {status}: is it served by a PairBus broker of this version?")
+        raise Refused(f"{namespace} answered {status}: is it served by a PairBus broker of this version?")
     text = str(reason).rstrip(".")
     if status == NOT_FOUND:
-        raise Missing(f"{text}: pairbus access list shows what exists")
-    raise Refused(f"the namespace refused: {text}")
+        raise Missing(f"{namespace}: {text}: pairbus access list shows what exists")
+    raise Refused(f"{namespace} refused: {text}")

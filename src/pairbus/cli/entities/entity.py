@@ -32,12 +32,14 @@ from pairbus.cli.kit.namespace import (
     administration_client,
     connection_of,
     find_target,
+    shown_namespace,
 )
 from pairbus.cli.kit.options import argument, command, json_option, option, parameters_of
 from pairbus.cli.kit.output import cell, show, table_lines, terminal_columns
 from pairbus.errors import UsageError
 from pairbus.model.names import subscription_path
 from pairbus.model.text import safe_text
+from pairbus.sdk.place import errors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +75,8 @@ class NamespaceFlags:
         metavar="FILE",
     )
 
-    def client(self) -> ServiceBusAdministrationClient:
+    def client(self) -> tuple[ServiceBusAdministrationClient, str]:
+        """A client of the namespace, and how errors name the namespace."""
         before, options = click.get_current_context().obj
         connection_string, ca_file = connection_of(
             self.connection_string or before.connection_string,
@@ -81,7 +84,7 @@ class NamespaceFlags:
             self.ca_file or before.ca_file,
             os.environ,
         )
-        return administration_client(connection_string, ca_file, options)
+        return administration_client(connection_string, ca_file, options), shown_namespace(connection_string)
 
 
 @click.group(cls=HelpfulGroup, epilog=EPILOG, params=parameters_of(NamespaceFlags))
@@ -282,16 +285,18 @@ def _run(
         ResourceNotFoundError,
     )
 
-    with flags.client() as client:
+    opened, namespace = flags.client()
+    with opened as client:
         try:
-            return work(client)
+            with errors_of(namespace):
+                return work(client)
         except ResourceNotFoundError:
             raise Missing(
-                f"there is no entity '{path}' in the namespace: pairbus entity list shows what exists"
+                f"there is no entity '{path}' in {namespace}: pairbus entity list shows what exists"
             ) from None
         except ResourceExistsError as error:
-            raise Present(service_sentence(error)) from None
+            raise Present(f"{namespace}: {service_sentence(error)}") from None
         except HttpResponseError as error:
-            raise Refused(way_out(error) or f"the namespace refused: {service_sentence(error)}") from None
+            raise Refused(way_out(error) or f"{namespace} refused: {service_sentence(error)}") from None
         except AzureError as error:
-            raise Refused(way_out(error) or one_line(error)) from None
+            raise Refused(way_out(error) or f"{namespace}: {one_line(error)}") from None

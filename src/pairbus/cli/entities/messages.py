@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 import click
 
 from pairbus.cli.kit.errors import Refused, one_line, way_out
-from pairbus.cli.kit.namespace import DEAD_LETTER, connection_of, find_target, split_sub_queue
+from pairbus.cli.kit.namespace import (
+    DEAD_LETTER,
+    connection_of,
+    find_target,
+    shown_namespace,
+    split_sub_queue,
+)
 from pairbus.cli.kit.options import argument, command, json_option, option, values_of
 from pairbus.cli.kit.output import show, silence_logs
 from pairbus.errors import UsageError
@@ -25,6 +31,7 @@ from pairbus.model.message import MESSAGE_ID_CHARACTERS_MAX
 from pairbus.model.message_row import COMMAND_ROW
 from pairbus.model.text import safe_text
 from pairbus.model.typed_text import LONG_MAX, property_of
+from pairbus.sdk.place import errors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -194,7 +201,7 @@ def send(flags: SendFlags) -> int:
         show({"entity": flags.entity, "sent": sent}, flags.as_json, f"sent {sent} to {flags.entity}")
         return 0
 
-    return _refusing(flags.entity, work, flags.session, SEND_HINT)
+    return _refusing(flags.entity, work, flags.session, SEND_HINT, namespace=_namespace(flags))
 
 
 def _check_texts(**texts: str | None) -> None:
@@ -308,7 +315,7 @@ def receive(flags: ReceiveFlags) -> int:
             click.echo(f"nothing in {_shown_name(flags)} within {flags.wait:g} s", err=True)
         return 0 if received else 1
 
-    return _refusing(flags.entity, work, flags.session)
+    return _refusing(flags.entity, work, flags.session, namespace=_namespace(flags))
 
 
 @command(PeekFlags, PEEK_EXAMPLES)
@@ -334,7 +341,16 @@ def peek(flags: PeekFlags) -> int:
             click.echo(f"nothing in {_shown_name(flags)}{start}", err=True)
         return 0 if shown else 1
 
-    return _refusing(flags.entity, work, flags.session)
+    return _refusing(flags.entity, work, flags.session, namespace=_namespace(flags))
+
+
+def _connection(flags: SendFlags | ReceiveFlags | PeekFlags) -> tuple[str, str | None]:
+    return connection_of(None, flags.ready_file, flags.ca_file, os.environ)
+
+
+def _namespace(flags: SendFlags | ReceiveFlags | PeekFlags) -> str:
+    """How errors name the namespace."""
+    return shown_namespace(_connection(flags)[0])
 
 
 def _client(flags: SendFlags | ReceiveFlags | PeekFlags) -> ServiceBusClient:
@@ -342,7 +358,7 @@ def _client(flags: SendFlags | ReceiveFlags | PeekFlags) -> ServiceBusClient:
 
     from pairbus.sdk.addresses import connect
 
-    connection_string, ca_file = connection_of(None, flags.ready_file, flags.ca_file, os.environ)
+    connection_string, ca_file = _connection(flags)
     settings: dict[str, Any] = {
         "retry_total": 1,
         "logging_enable": False,
@@ -367,7 +383,14 @@ def _attempt_seconds(flags: SendFlags | ReceiveFlags | PeekFlags) -> float:
     return ATTEMPT_SECONDS
 
 
-def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: str = SESSION_HINT) -> int:
+def _refusing(
+    entity: str,
+    work: Callable[[], int],
+    session: str | None,
+    hint: str = SESSION_HINT,
+    *,
+    namespace: str = "the namespace",
+) -> int:
     """Run a command's work. The service's errors become one line; an unspecific one without a session ends with a hint."""
     from azure.servicebus.exceptions import (
         MessagingEntityNotFoundError,
@@ -379,27 +402,30 @@ def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: s
 
     silence_logs("azure")
     try:
-        return work()
+        with errors_of(namespace):
+            return work()
     except ServiceBusAuthenticationError:
         # The client hides which of the two it was.
-        raise Refused(f"the key was refused, or '{entity}' does not exist: see pairbus entity list") from None
+        raise Refused(
+            f"{namespace}: the key was refused, or '{entity}' does not exist: see pairbus entity list"
+        ) from None
     except MessagingEntityNotFoundError:
         raise Refused(
-            f"there is no entity '{entity}' in the namespace: pairbus entity list shows what exists"
+            f"there is no entity '{entity}' in {namespace}: pairbus entity list shows what exists"
         ) from None
     except OperationTimeoutError as error:
         if session == NEXT_SESSION:
             click.echo(f"no session of {safe_text(entity)} has a message", err=True)
             return 1
-        raise Refused(f"'{entity}' did not answer in time: {one_line(error)}") from None
+        raise Refused(f"{namespace}: '{entity}' did not answer in time: {one_line(error)}") from None
     except ServiceBusQuotaExceededError as error:
-        raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}") from None
+        raise Refused(way_out(error) or f"{namespace}: '{entity}' refused: {one_line(error)}") from None
     except ServiceBusError as error:
         line = one_line(error)
         # Only a hint, so words may decide; the entity's own name does not.
         is_about_sessions = session is None and "session" in line.lower().replace(entity.lower(), "")
         raise Refused(
-            way_out(error) or f"'{entity}' refused: {line}{hint if is_about_sessions else ''}"
+            way_out(error) or f"{namespace}: '{entity}' refused: {line}{hint if is_about_sessions else ''}"
         ) from None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from pairbus.errors import UsageError
+from pairbus.errors import PairbusError, UsageError
 from pairbus.gateway.atom import routes
 
 if TYPE_CHECKING:
@@ -79,6 +79,21 @@ def connection_of(
             "no namespace is named: set PAIRBUS_PRIMARY to a connection string, or give --ready-file"
         )
     return connection_string, ca_file or _local_authority(connection_string, environment)
+
+
+def shown_namespace(connection_string: str) -> str:
+    """The namespace with its address, for errors; nothing of its key."""
+    from pairbus.sdk.connection_string import namespace_name, parse_connection_string
+
+    try:
+        parts = parse_connection_string(connection_string, "given")
+    except UsageError:
+        return "the namespace"
+    try:
+        name = f" {namespace_name(parts.host, parts.namespace)}"
+    except PairbusError:
+        name = ""  # nothing says it
+    return f"the namespace{name} at {','.join(parts.hosts or (parts.host,))}"
 
 
 def administration_client(

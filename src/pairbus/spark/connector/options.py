@@ -201,6 +201,11 @@ class _Given:
                 hint = f"did you mean {known[near[0]].name}? " if near else ""
                 names = ", ".join(option.name for option in known.values())
                 raise UsageError(f"option {shown!r} is unknown to the {side}: {hint}expected one of {names}")
+        for name, value in options.items():
+            if name.lower() in known and not value.strip():
+                raise UsageError(
+                    f"option {known[name.lower()].name} is empty: give it a value, or leave it out"
+                )
         self._known = known
 
     def text(self, name: str) -> str:

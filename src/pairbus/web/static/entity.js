@@ -118,7 +118,7 @@ export function entityView(place, path, firstTab) {
     text(tiles.size.value, bytes(data.size_bytes));
     text(tiles.size.note, data.size_bytes_max ? `of ${bytes(data.size_bytes_max)}` : "counted in its topic");
     text(tiles.receivers.value, count(data.receivers));
-    text(tiles.receivers.note, [data.locks ? `${count(data.locks)} locked` : "", data.sessions_held ? `${count(data.sessions_held)} sessions held` : ""].filter(Boolean).join(" · "));
+    text(tiles.receivers.note, [data.receivers_waiting ? `${count(data.receivers_waiting)} waiting` : "", data.locks ? `${count(data.locks)} locked` : "", data.sessions_held ? `${count(data.sessions_held)} sessions held` : ""].filter(Boolean).join(" · "));
     for (const [id, key] of COUNTED) {
       const badge = tabOf(id).querySelector(".count");
       text(badge, data[key] ? count(data[key]) : "");
