@@ -123,8 +123,9 @@ _DECODER: Final = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse
 
 def _parsed(data: bytes, columns: Columns) -> list[tuple[dict[str, Any], str | None]]:
     """The rows of a line, and for each the line itself if something in it does not fit."""
-    # Files that begin with the mark of a Unicode file may have been joined.
-    data = data.removeprefix(codecs.BOM_UTF8)
+    # Files that begin with the mark of a Unicode file may have been joined, also empty ones.
+    while data.startswith(codecs.BOM_UTF8):
+        data = data.removeprefix(codecs.BOM_UTF8)
     try:
         line = data.decode()
     except UnicodeDecodeError:
