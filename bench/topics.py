@@ -5,6 +5,7 @@ python -m bench.topics
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 
@@ -71,6 +72,9 @@ def microseconds(index: TopicIndex[str]) -> tuple[float, int]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     print(f"{'microseconds per message':34}" + "".join(f"{count:>12,}" for count in COUNTS) + "   found")
     for name, make in KINDS:
         cells: list[str] = []

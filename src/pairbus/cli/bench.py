@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ import click
 
 import pairbus
 from pairbus.cli.kit.group import HelpfulGroup
-from pairbus.errors import PairbusError
+from pairbus.errors import PairbusError, UsageError
 
 FOLDER: Final = "bench"
+_WITHOUT_VALUE: Final = re.compile(r"--[a-z-]+=\s*")
 EPILOG: Final = """\b
 Examples:
   pairbus bench settle
@@ -70,7 +72,12 @@ def clone_root() -> Path | None:
 
 
 def run(name: str, options: Sequence[str]) -> int:
-    """Run one benchmark as a program of its own, in the clone. Returns its exit code; raises PairbusError without a clone."""
+    """Run one benchmark as a program of its own, in the clone. Returns its exit code; raises PairbusError without a clone and for an empty option."""
+    for option in options:
+        if not option.strip() or _WITHOUT_VALUE.fullmatch(option):
+            raise UsageError(
+                f"bench {name}: {option.strip() or repr(option)} is empty: give it a value, or leave it out"
+            )
     folder = clone_root()
     if folder is None:
         raise PairbusError(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.cli.bench import BENCHMARKS
 from pairbus.testing import Namespace
 from tests.small_disk import mount_command, own_mounts
 
@@ -84,6 +85,26 @@ def left(tmp_path: Path) -> Path:
     with Namespace("contoso", data=tmp_path / "data", queues=["orders"]):
         pass
     return tmp_path / "data"
+
+
+@pytest.mark.parametrize("options", [[""], ["--only", " "], ["--master="]])
+def test_a_benchmark_is_not_given_an_empty_option(options: list[str]) -> None:
+    mistake(
+        "bench", "topics", *options, code=WRONG_USAGE, says=("bench topics: ", "is empty: give it a value")
+    )
+
+
+@pytest.mark.parametrize("name", sorted(BENCHMARKS))
+def test_a_benchmark_refuses_what_it_does_not_know(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pairbus", "bench", name, "--no-such-option"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_SECONDS,
+    )
+    assert done.returncode == WRONG_USAGE
+    assert "--no-such-option" in done.stderr
 
 
 # --- keys and addresses -----------------------------------------------------------------------------

@@ -70,6 +70,7 @@ def test_a_primary_that_is_away(arguments: list[str], capsys: pytest.CaptureFixt
 
     assert code == 3
     assert "could not be reached" in line
+    assert "the primary 127.0.0.1:1" in line
 
 
 def test_every_outage_can_be_asked_for() -> None:

@@ -15,6 +15,7 @@ from azure.core.exceptions import (
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient
 
 from pairbus.errors import PairingError, UsageError
+from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.management.admin import admin_client
 from pairbus.stage.drill.plan import PREFIX, PROPERTY, DrillOptions
 
@@ -76,6 +77,7 @@ class Places:
     def __init__(self, admin: ServiceBusAdministrationClient, options: DrillOptions, drill: str) -> None:
         self._admin = admin
         self._options = options
+        self._primary = f"the primary {','.join(parse_connection_string(options.primary, 'primary').hosts)}"
         self._name = f"{PREFIX}{drill}"
         self._drill = drill
 
@@ -91,7 +93,7 @@ class Places:
             self.remove(places)
             if isinstance(error, ClientAuthenticationError):
                 raise PairingError(
-                    "the primary's key is wrong or may not manage it, which making a queue for the drill needs: "
+                    f"{self._primary}: its key is wrong or may not manage it, which making a queue for the drill needs: "
                     "use a key with Manage"
                 ) from error
             raise
@@ -122,7 +124,9 @@ class Places:
         try:
             self._admin.get_queue(path)
         except ResourceNotFoundError:
-            raise UsageError(f"the primary has no queue or topic {path!r}: see pairbus entity list") from None
+            raise UsageError(
+                f"{self._primary} has no queue or topic {path!r}: see pairbus entity list"
+            ) from None
         except HttpResponseError as error:
             if error.status_code not in _FORBIDDEN:
                 raise

@@ -28,6 +28,7 @@ class Switchboard:
     def __init__(self, connection_string: str, ca_file: str | None = None) -> None:
         parsed = parse_connection_string(connection_string, "primary")
         self._host = parsed.host
+        self._primary = f"the primary {parsed.host}"
         tls = None if parsed.is_emulator else ssl.create_default_context(cafile=ca_file)
         self._client = ManagementClient(
             parsed.host, connection_string, tls=tls, seconds_max=REQUEST_SECONDS_MAX
@@ -55,7 +56,7 @@ class Switchboard:
         if others:
             kinds = ", ".join(sorted({str(fault["kind"]) for fault in others}))
             raise PairingError(
-                f"the primary has faults on already ({kinds}), which would spoil the drill: wait for their end, or clear "
+                f"{self._primary} has faults on already ({kinds}), which would spoil the drill: wait for their end, or clear "
                 "them on the page or with DELETE /$faults"
             )
 
@@ -65,7 +66,7 @@ class Switchboard:
             wish = {"kind": kind, "entity": entity, "duration_ms": milliseconds}
             status, answer = self._ask("POST", json.dumps(wish).encode())
             if status != 200:
-                raise PairingError(f"the primary refused the fault {kind}: {status} {_reason(answer)}")
+                raise PairingError(f"{self._primary} refused the fault {kind}: {status} {_reason(answer)}")
             self._ours.add((kind, entity_key(entity)))
 
     def end(self) -> int:
@@ -87,7 +88,7 @@ class Switchboard:
     def _faults(self) -> list[dict[str, Any]]:
         status, answer = self._ask("GET")
         if status != 200:
-            raise PairingError(f"the primary's switchboard cannot be read: {status} {_reason(answer)}")
+            raise PairingError(f"{self._primary}: its switchboard cannot be read: {status} {_reason(answer)}")
         found = answer.get("faults", [])
         return [fault for fault in found if isinstance(fault, dict)] if isinstance(found, list) else []
 
@@ -97,11 +98,11 @@ class Switchboard:
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise PairingError(
-                    "the primary's certificate is not trusted: name its authority (--ca-file), see docs/how-to/use-tls.md"
+                    f"{self._primary}: its certificate is not trusted: name its authority (--ca-file), see docs/how-to/use-tls.md"
                 ) from error
             why = getattr(error, "strerror", None) or type(error).__name__
             raise PairingError(
-                f"the primary could not be reached ({why}): is it running, and does PAIRBUS_PRIMARY name its address?"
+                f"{self._primary} could not be reached ({why}): is it running, and does PAIRBUS_PRIMARY name its address?"
             ) from error
         return status, _json(content)
 
