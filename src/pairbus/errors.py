@@ -15,7 +15,7 @@ out too. ``pairbus`` exports all that a program needs.
     │   ├── QuotaExceeded · MessageTooLarge · HeaderTooLarge · Unauthorized · NotAllowed · ArgumentError · FilterFailed
     │   ├── NotSupported · MalformedMessage
     │   ├── UnknownTransaction · TransactionRolledBack · TransactionTimedOut
-    │   └── ServerBusy                       retryable
+    │   └── ServerBusy · LinkCut             retryable
     ├── StorageError                         StoreUnavailable · StoreCorrupt · StoreFailed (StoreFenced) · StoreFull
     │                                        SpoolError (SpoolNotStored (SpoolFull))
     ├── BrokerNotReady                       a broker that was started did not come up, or ended
@@ -318,6 +318,18 @@ class ServerBusy(Refusal):
     condition = "com.microsoft:server-busy"
     status = 503
     retryable = True
+
+
+class LinkCut(Refusal):
+    """A link was ended by the fault switchboard, as the service ends links that it moves to another machine."""
+
+    condition = "amqp:link:detach-forced"
+    status = 410
+    retryable = True
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"The link to '{path}' is force detached (a fault was switched on).")
+        self.path = path
 
 
 class StorageError(PairbusError):

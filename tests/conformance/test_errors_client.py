@@ -339,8 +339,8 @@ def test_missing_acknowledgement_is_a_timeout(bus: Bus, queue: str, faults: Any)
     assert texts(bus.take(queue, 1)) == ["stored, not told"]
 
 
-@spec("a cut connection: ServiceBusConnectionError without retries, unnoticed with")
-def test_cut_connection_is_retried(bus: Bus, queue: str, faults: Any) -> None:
+@spec("a link that is force detached: ServiceBusConnectionError without retries, unnoticed with")
+def test_cut_link_is_retried(bus: Bus, queue: str, faults: Any) -> None:
     with bus.client(retry_total=3).get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("before"))
         faults.cut(queue, count=1)
@@ -350,8 +350,8 @@ def test_cut_connection_is_retried(bus: Bus, queue: str, faults: Any) -> None:
     assert "after" in texts(bus.peek(queue))
 
 
-@spec("socket loss")
-def test_cut_connection_without_retry(bus: Bus, queue: str, faults: Any) -> None:
+@spec("a link that is force detached: ServiceBusConnectionError without retries")
+def test_cut_link_without_retry(bus: Bus, queue: str, faults: Any) -> None:
     with bus.sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("before"))
         faults.cut(queue, seconds=300)  # until the end of the test

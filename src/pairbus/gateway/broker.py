@@ -19,7 +19,7 @@ from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.atom.api import ManagementApi
 from pairbus.gateway.atom.routes import route_of
 from pairbus.gateway.connection import NOT_ARMED, GatewayConnection
-from pairbus.gateway.faults import LOSE_LOCKS, Faults
+from pairbus.gateway.faults import Faults
 from pairbus.gateway.http import (
     STRANGER_BURST,
     STRANGER_REQUESTS_PER_SECOND,
@@ -31,6 +31,7 @@ from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.outgoing import Deliveries, review_windows
 from pairbus.gateway.rights.access import Access
 from pairbus.gateway.rights.access_rules import AccessRulesApi, names_access_rules
+from pairbus.gateway.strikes import Strikes
 from pairbus.gateway.telemetry.counters import Counters
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, Metric, render
 from pairbus.gateway.telemetry.meter import MANAGEMENT, PRIMARY, Meter, stage_of
@@ -71,6 +72,7 @@ class Broker:
         """
         self.log = log
         self.faults = Faults()
+        self.strikes = Strikes(self)
         self.offers_faults = False
         self.server_metrics: Callable[[], list[Metric]] = list
         """What a server that carries this broker counts itself; shown before the broker's own."""
@@ -214,8 +216,8 @@ class Broker:
         if self.namespace.version != self._seen_version:
             self._seen_version = self.namespace.version
             self._follow_configuration()
-        if self.faults.is_on:
-            self._lose_locks(now)
+        if self.faults.is_on or self.strikes.silent:
+            self.strikes.strike(now)
         if self.window_limited and self.windows_seen != self.connection_settings.waiting.size:
             self.windows_seen = self.connection_settings.waiting.size
             for connection in list(self.window_limited):
@@ -225,8 +227,8 @@ class Broker:
         if self.draining:
             draining, self.draining = self.draining, []
             for context in draining:
-                if context.queue.is_fetching and context.consumer.credit > 0:
-                    self.draining.append(context)  # what is ready for it is on its way
+                if context.is_silent or (context.queue.is_fetching and context.consumer.credit > 0):
+                    self.draining.append(context)  # what is ready for it is on its way, or in a black hole
                 elif context.link.is_attached and context.link.drain:
                     context.consumer.credit = 0
                     context.link.drained()
@@ -240,20 +242,6 @@ class Broker:
             for again in self.postponed.pop(queue_id, ()):
                 again()
         self.namespace.fetched(queue_ids, now)
-
-    def _lose_locks(self, now: int) -> None:
-        for fault in self.faults.live(LOSE_LOCKS, now):
-            entity = self.namespace.find(fault.entity) if fault.entity else None
-            if fault.entity and entity is None:
-                continue
-            queues = self.namespace.all_queues() if entity is None else entity.queues
-            # Counted only where locks are held: a turn that holds none must not use the fault up.
-            holding = [queue for queue in queues if queue.locks]
-            if holding:
-                self.faults.struck(fault)
-                for queue in holding:
-                    queue.numbers.accessed_at = now  # it was in use as long as messages were locked
-                    queue.lose_locks()
 
     def _follow_configuration(self) -> None:
         """Rules or entities changed: end the links that are no longer allowed, or whose entity is gone."""
@@ -278,6 +266,7 @@ class Broker:
         first = self.namespace.next_deadline()
         for deadline in (
             self._timers.next_deadline(),
+            self.strikes.next_deadline(),
             self._later[0][0] if self._later else None,
         ):
             if deadline is not None and (first is None or deadline < first):

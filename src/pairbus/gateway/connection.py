@@ -24,7 +24,7 @@ from pairbus.engine.records import TRANSFER_DEAD_LETTER
 from pairbus.errors import ArgumentError, MessageTooLarge, NotAllowed, NotSupported, Refusal, Unauthorized
 from pairbus.gateway import incoming, outgoing, transactions
 from pairbus.gateway.addressing import CBS, find_entity, node_scope, parse, path_of, queue_at
-from pairbus.gateway.faults import BLACK_HOLE, CUT
+from pairbus.gateway.faults import BLACK_HOLE
 from pairbus.gateway.links import (
     RECHECK_MS,
     Coordinator,
@@ -116,7 +116,7 @@ class GatewayConnection(Handler):
         """Bytes came in, or none and the rest of those before is due."""
         self.now = now
         self.broker.let_in(now)
-        if data and self.broker.faults.is_on and self._is_hit(now):
+        if self.broker.faults.is_on and self.broker.strikes.meet_bytes(self, data, now):
             return
         steady = self.broker.steady_ms()
         if self.is_stranger:
@@ -169,13 +169,6 @@ class GatewayConnection(Handler):
         if self._stranger_refusals >= STRANGER_REFUSALS_MAX:
             text = f"{STRANGER_REFUSALS_MAX} requests were refused and no valid token was put: check the key, then connect again."
             self._turn_away("amqp:unauthorized-access", text)
-
-    def _is_hit(self, now: int) -> bool:
-        faults = self.broker.faults
-        if faults.strike(CUT, "", now) is not None:
-            self.cut()
-            return True
-        return faults.strike(BLACK_HOLE, "", now) is not None
 
     def take_output(self) -> list[bytes]:
         """What is to be written, once it may be."""
@@ -244,8 +237,8 @@ class GatewayConnection(Handler):
     def _set_suspended(self, suspended: bool) -> None:
         for context in self.links.values():
             if isinstance(context, ReceiveLink):
-                context.consumer.is_suspended = suspended
-                if not suspended:
+                context.consumer.is_suspended = suspended or context.is_silent
+                if not context.consumer.is_suspended:
                     context.queue.set_credit(context.consumer, context.consumer.credit)
 
     def next_steady(self) -> int | None:
@@ -356,7 +349,7 @@ class GatewayConnection(Handler):
         return until
 
     def end_link(self, link: Link, refusal: Refusal, path: str) -> None:
-        self._forget_link(link)
+        self.forget_link(link)
         link.detach(self.broker.tracker.error(refusal, path, self.now))
         self.broker.touch(self)
 
@@ -439,7 +432,9 @@ class GatewayConnection(Handler):
                     "message at its destination, or send it on a link with this property."
                 )
             self._check_any_right(node_scope(address.scope))
-            find_entity(self.broker.namespace, address)
+            entity = find_entity(self.broker.namespace, address)
+            if self.broker.strikes.meet_attach(self, link, entity.path):
+                return
             path = canonical(path_of(text))
             self.add(
                 Replies(self, link, path, "")
@@ -450,6 +445,8 @@ class GatewayConnection(Handler):
             return
         until = self.authorize(address.scope, right)
         entity = find_entity(self.broker.namespace, address)
+        if self.broker.strikes.meet_attach(self, link, entity.path):
+            return
         if link.role_is_sender:
             if entity.kind == TOPIC and address.sub != TRANSFER_DEAD_LETTER:
                 raise NotAllowed(f"'{entity.path}' is a topic: receive from one of its subscriptions.")
@@ -500,7 +497,7 @@ class GatewayConnection(Handler):
 
     def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None:  # noqa: ARG002
         """The peer detached, or its session or connection ended."""
-        self._forget_link(link)
+        self.forget_link(link)
 
     def dropped(self, link: Link) -> None:
         """The engine has ended a receiver: its link is no longer one of ours."""
@@ -511,7 +508,8 @@ class GatewayConnection(Handler):
                 self.now = max(self.now, self.broker.now)
                 self._linked_at = self.broker.steady_ms()
 
-    def _forget_link(self, link: Link) -> None:
+    def forget_link(self, link: Link) -> None:
+        self.broker.strikes.held.pop(link, None)
         context = self.links.pop(link, None)
         if isinstance(context, ReceiveLink):
             context.end_receive()

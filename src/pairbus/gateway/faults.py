@@ -1,6 +1,7 @@
 """The fault switchboard: failures on request, for tests, drills and the demo. Off unless the broker was started so.
 
-A fault hits an entity or the whole namespace, for a time or a number of times, and ends by itself.
+A fault hits an entity or the whole namespace, for a time or a number of times, and ends by itself. ``strikes`` has what a
+fault does to connections and links.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import ArgumentError
+from pairbus.errors import ArgumentError, QuotaExceeded, Refusal, ServerBusy
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical
 
@@ -24,6 +25,8 @@ LOSE_LOCKS: Final = "lose_locks"
 CUT: Final = "cut"
 BLACK_HOLE: Final = "black_hole"
 KINDS: Final = (REFUSE, DELAY, DROP_ACKNOWLEDGEMENTS, THROTTLE, FILL, LOSE_LOCKS, CUT, BLACK_HOLE)
+OF_SENDS: Final = (REFUSE, DELAY, DROP_ACKNOWLEDGEMENTS, THROTTLE, FILL)
+"""The faults that only sends meet."""
 FAULTS_MAX: Final = 1_000
 DURATION_MAX_MS: Final = 86_400_000
 DELAY_MAX_MS: Final = 600_000
@@ -115,6 +118,27 @@ class Faults:
         if fault.count > 0:
             fault.count -= 1
 
+    def check_send(self, path: str, now: int) -> None:
+        """Raise the refusal that a send to this path meets now, or a request to schedule messages there."""
+        if self.strike(REFUSE, path, now) is not None:
+            raise Refusal(f"'{path}' refuses because a fault was switched on.")
+        if self.strike(THROTTLE, path, now) is not None:
+            raise ServerBusy(
+                "The request was terminated because the namespace is being throttled. Wait 10 seconds and try again."
+            )
+        if self.strike(FILL, path, now) is not None:
+            raise QuotaExceeded(
+                f"The maximum entity size has been reached or exceeded for '{path}' (a fault was switched on)."
+            )
+
+    def silent(self, now: int) -> dict[str, int]:
+        """The entities that are in a black hole without a count, and until when."""
+        found: dict[str, int] = {}
+        for fault in self.live(BLACK_HOLE, now):
+            if fault.entity and fault.count < 0:
+                found[fault.entity] = max(fault.until, found.get(fault.entity, 0))
+        return found
+
     def _is_live(self, fault: Fault, now: int) -> bool:
         return fault.until > now and fault.count != 0
 
@@ -150,7 +174,7 @@ def check_struck(kind: str, path: str, namespace: Namespace) -> None:
         raise ArgumentError(
             f"entity is '{path}': no message of a topic is locked. Name one of its subscriptions."
         )
-    if kind != LOSE_LOCKS and entity.kind == SUBSCRIPTION:
+    if kind in OF_SENDS and entity.kind == SUBSCRIPTION:
         raise ArgumentError(f"entity is '{path}': nothing is sent to a subscription. Name its topic.")
 
 

@@ -12,14 +12,12 @@ from pairbus.errors import (
     MalformedMessage,
     MessageTooLarge,
     ProtocolError,
-    QuotaExceeded,
     Refusal,
-    ServerBusy,
     Unauthorized,
 )
 from pairbus.gateway import transactions
 from pairbus.gateway.accept import accept, check, read, store
-from pairbus.gateway.faults import BLACK_HOLE, CUT, DELAY, DROP_ACKNOWLEDGEMENTS, FILL, REFUSE, THROTTLE
+from pairbus.gateway.faults import BLACK_HOLE, DELAY, DROP_ACKNOWLEDGEMENTS
 from pairbus.model.entity import TOPIC
 
 if TYPE_CHECKING:
@@ -131,19 +129,7 @@ def _is_hit(
     faults = broker.faults
     if faults.strike(BLACK_HOLE, entity.path, now) is not None:
         return True
-    if faults.strike(CUT, entity.path, now) is not None:
-        connection.cut()
-        return True
-    if faults.strike(REFUSE, entity.path, now) is not None:
-        raise Refusal(f"'{entity.path}' refuses because a fault was switched on.")
-    if faults.strike(THROTTLE, entity.path, now) is not None:
-        raise ServerBusy(
-            "The request was terminated because the namespace is being throttled. Wait 10 seconds and try again."
-        )
-    if faults.strike(FILL, entity.path, now) is not None:
-        raise QuotaExceeded(
-            f"The maximum entity size has been reached or exceeded for '{entity.path}' (a fault was switched on)."
-        )
+    faults.check_send(entity.path, now)
     drop = faults.strike(DROP_ACKNOWLEDGEMENTS, entity.path, now)
     delay = faults.strike(DELAY, entity.path, now)
     if drop is None and delay is None:

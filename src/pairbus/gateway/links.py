@@ -62,6 +62,7 @@ class ReceiveLink(LinkContext):
         "entity",
         "flows",
         "is_polling",
+        "is_silent",
         "queue",
         "settlements",
     )
@@ -87,6 +88,8 @@ class ReceiveLink(LinkContext):
         self.flows = 0
         self.is_polling = False
         """Credit was given and nothing has been delivered since."""
+        self.is_silent = False
+        """Its entity is in a black hole of the switchboard: nothing is delivered."""
 
     def begin_receive(self) -> None:
         """The client changed its credit: the receive before ends here, the next begins if there is credit."""

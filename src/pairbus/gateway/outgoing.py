@@ -14,6 +14,7 @@ from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, NotSupported, Refusal, Unauthorized
 from pairbus.gateway import transactions
+from pairbus.gateway.faults import BLACK_HOLE
 from pairbus.gateway.links import ReceiveLink
 from pairbus.gateway.settlement import complete, settlement_of_outcome
 from pairbus.gateway.telemetry.audit_rows import RECEIVED_AND_DELETED
@@ -291,6 +292,9 @@ def settle(
     if not isinstance(context, ReceiveLink) or not isinstance(lock, Lock):
         return
     session, now = link.session, connection.now
+    faults = connection.broker.faults
+    if faults.is_on and faults.strike(BLACK_HOLE, context.entity.path, now) is not None:
+        return
     code = outcome.code
     context.consumer.heard()
     try:
@@ -339,6 +343,7 @@ def complete_many(
         or not isinstance(context, ReceiveLink)
         or now >= context.allowed_until
         or connection.broker.audit_rows is not None
+        or connection.broker.faults.is_on
     ):
         return 0
     held = [lock for lock in locks if isinstance(lock, Lock)]

@@ -21,6 +21,11 @@ class FaultSwitchboard:
     Each fault strikes ``entity``, which must exist (None: the whole namespace), until ``seconds`` have passed or it has
     struck ``count`` times; with neither, until ``clear``, and for a day at most. A value that can never work raises ``UsageError``, an
     entity that does not exist ``ManagementFailed``.
+
+    ``cut`` and ``black_hole`` of one entity meet its links, on all connections: those of its senders, of its receivers, also from
+    its dead-letter queue, and of its management node, which peeks, renews, schedules and keeps session states. Links of other
+    entities on the same connections go on; a subscription is an entity of its own. Other faults meet sends, which go to a queue or
+    a topic, and ``lose_locks`` meets locks, which a queue or a subscription has.
     """
 
     def __init__(self, client: ManagementClient) -> None:
@@ -29,7 +34,7 @@ class FaultSwitchboard:
     def refuse(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Reject sends with an internal error. Links open as always."""
+        """Reject sends and requests to schedule with an internal error. Links open as always."""
         self._switch_on("refuse", entity, seconds, count)
 
     def delay(
@@ -58,31 +63,43 @@ class FaultSwitchboard:
     def throttle(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Answer sends with ``server-busy``, as a throttled namespace does."""
+        """Answer sends and requests to schedule with ``server-busy``, as a throttled namespace does."""
         self._switch_on("throttle", entity, seconds, count)
 
     def fill(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Refuse sends as if the entity's size quota were used up. Scheduling still works."""
+        """Refuse sends and requests to schedule as if the entity's size quota were used up. What empties the entity goes on."""
         self._switch_on("fill", entity, seconds, count)
 
     def lose_locks(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """End all locks of the entity within a moment of a delivery, which counts as one; a settlement right behind the delivery may be quicker."""
+        """End the locks of messages as soon as they are delivered, before any settlement: all of the entity at once, which counts as one.
+
+        The receiver of a session loses the session with them.
+        """
         self._switch_on("lose_locks", entity, seconds, count)
 
     def cut(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Cut connections that send anything, new ones too; with an entity, those that send a message to it."""
+        """Cut connections that send anything, new ones too.
+
+        With an entity: detach its links at once with ``amqp:link:detach-forced``, all together, which counts as one, and refuse links
+        that are asked for with the same error, each of which counts.
+        """
         self._switch_on("cut", entity, seconds, count)
 
     def black_hole(
         self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
     ) -> None:
-        """Read everything on AMQP connections and answer nothing; with an entity, only to messages sent to it."""
+        """Read everything on AMQP connections and answer nothing.
+
+        With an entity: messages sent to it, settlements and requests about it have no effect and no answer. Without ``count`` its
+        links are not answered and its receivers get no messages either; both wait until the fault ends. With ``count``, links
+        open and messages are delivered as always, so that there is something to count.
+        """
         self._switch_on("black_hole", entity, seconds, count)
 
     def clear(self) -> None:

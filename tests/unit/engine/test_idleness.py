@@ -202,7 +202,7 @@ STEPS: Final = {
         )
     ),
     *(f"Queue.{name}" for name in ("set_credit", "take_moved", "tick", "unlocked", "watch_expiry")),
-    *(f"session_ops.{name}" for name in ("end_hold", "expire", "lose_all", "serve_waiting")),
+    *(f"session_ops.{name}" for name in ("end_hold", "expire", "lose", "lose_all", "serve_waiting")),
     *(
         f"Namespace.{name}"
         for name in ("all_queues", "entities", "entity_count", "entity_page", "find", "held_objects")

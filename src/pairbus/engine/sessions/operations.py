@@ -176,10 +176,15 @@ def end_hold(queue: Queue, session: Session, now: int) -> None:
 def lose_all(queue: Queue, now: int) -> None:
     """Every session of the queue is lost to its holder (a change of the entity's properties): no count rises."""
     for session in list(_table(queue).held.values()):
-        holder = session.holder
-        assert holder is not None, session.session_id
-        give_up(queue, holder, now)
-        _tell_lost(queue, holder)
+        lose(queue, session, now)
+
+
+def lose(queue: Queue, session: Session, now: int) -> None:
+    """A held session is lost to its holder: no count rises."""
+    holder = session.holder
+    assert holder is not None, session.session_id
+    give_up(queue, holder, now)
+    _tell_lost(queue, holder)
 
 
 def _release(table: SessionTable, session: Session) -> list[Lock]:

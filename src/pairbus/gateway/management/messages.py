@@ -89,6 +89,8 @@ def schedule(request: Request) -> dict[str, object]:
     if not isinstance(entries, list) or not 0 < len(entries) <= SCHEDULE_MAX:
         raise ArgumentError(f"'messages' needs 1 to {SCHEDULE_MAX} messages.")
     broker = request.connection.broker
+    if broker.faults.is_on:
+        broker.faults.check_send(request.entity.path, request.now)
     wants_id = request.entity.main.duplicates is not None
     scanned = []
     for entry in entries:

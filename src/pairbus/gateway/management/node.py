@@ -19,6 +19,7 @@ from pairbus.errors import (
     ServerBusy,
 )
 from pairbus.gateway.addressing import find_entity, node_scope, queue_at
+from pairbus.gateway.faults import BLACK_HOLE
 from pairbus.gateway.management import messages as management_messages
 from pairbus.gateway.management import rules as management_rules
 from pairbus.gateway.management import sessions as management_sessions
@@ -71,6 +72,9 @@ def receive(
     payload: bytes,
     state: Outcome | None,
 ) -> None:
+    faults = connection.broker.faults
+    if faults.is_on and faults.strike(BLACK_HOLE, context.address.path, connection.now) is not None:
+        return
     if not settled:
         settle_request(context.link, delivery_id)
     if not may_ask(connection):

@@ -13,8 +13,8 @@ const KINDS = [
   ["throttle", "Throttle", "Sends fail: the server is busy."],
   ["fill", "Fill", "Sends fail: the quota is exceeded."],
   ["lose_locks", "Lose locks", "Receivers lose their locks."],
-  ["cut", "Cut", "Connections that send are cut."],
-  ["black_hole", "Black hole", "The broker reads everything and answers nothing; of an entity, no sends."],
+  ["cut", "Cut", "Connections are cut; of an entity, its links."],
+  ["black_hole", "Black hole", "The broker reads everything and answers nothing; of an entity, nothing on its links."],
 ];
 const NAMES = new Map(KINDS.map(([id, name]) => [id, name]));
 
@@ -68,7 +68,7 @@ function board(place) {
 
   let shownPaths = null;
   function update() {
-    const paths = (place.overview?.entities ?? []).filter((row) => row.kind !== "subscription").map((row) => row.path);
+    const paths = (place.overview?.entities ?? []).map((row) => row.path);
     if (shownPaths !== paths.join()) {
       shownPaths = paths.join();
       const chosen = entity.value;
