@@ -540,6 +540,10 @@ class Namespace:
         if known is not None and now - queue.settings.duplicate_window_ms < known <= at:
             self.context.log.append(DuplicateSeen(queue_id, key, known))
 
+    def message_count(self) -> int:
+        """How many messages are stored. Any thread may ask; while messages come and go, the answer is about right."""
+        return sum(len(queue.messages) for queue in list(self.context.queues.values()))
+
     def live_messages(self) -> Iterator[tuple[int, int, int]]:
         """Queue id, location and size of every stored message, for the store's space accounting."""
         for queue in self.context.queues.values():

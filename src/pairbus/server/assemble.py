@@ -21,6 +21,7 @@ from pairbus.server.config.forwarding import forwarding_loops
 from pairbus.server.config.options import MEMORY, unknown_store
 from pairbus.server.logs.audit import AuditLog
 from pairbus.server.logs.audit_pauses import note_audit, note_no_audit
+from pairbus.server.logs.audit_reserve import give_back
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.usage import UsageWriter
 from pairbus.server.ready import READY_FILE
@@ -135,6 +136,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
                 boot_id,
                 BrokerClock(),
                 retention_days=options.audit_days,
+                message_count=broker.namespace.message_count,
             )
             kept = AuditedStore(store, audit_rows, messages, audited)
         broker.serve(audit_rows, kept)
@@ -145,6 +147,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
         if audit_rows is not None:
             note_audit(broker.namespace, audit_rows, now)
         elif options.store != MEMORY:
+            give_back(options.data / MESSAGE_AUDIT_DIRECTORY)
             note_no_audit(broker.namespace, store, options.data / MESSAGE_AUDIT_DIRECTORY, boot_id, now)
         is_declared = declare_entities(broker.namespace, options.declarations, now)
         if is_own and not replayed and not is_declared:

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreUnavailable
-from pairbus.server.logs.audit_reserve import RESERVE_BYTES as AUDIT_RESERVE_BYTES
+from pairbus.server.logs.audit_reserve import LEAST_BYTES as AUDIT_RESERVE_BYTES
 from pairbus.storage.log.pool import READY_MIN
 from pairbus.storage.log.store import FIRST_SEGMENT_BYTES, RESERVE_BYTES, SEGMENT_BYTES
 
@@ -23,7 +23,7 @@ LOG_BYTES: Final = FIRST_SEGMENT_BYTES + RESERVE_BYTES + (2 + READY_MIN) * SEGME
 be admitted, and one that is being made; and what is left to others.
 """
 AUDIT_BYTES: Final = 2 * AUDIT_RESERVE_BYTES
-"""The reserve of the audit log of messages, and as much that must be free for sends to be taken."""
+"""The reserve of the audit log of messages, as long as there are none, and as much that must be free for sends to be taken."""
 
 
 def check_room(data: Path, declared_bytes: int, has_audit: bool) -> None:

@@ -277,7 +277,7 @@ def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
     ("size", "option", "says"),
     [
         ("64k", "", ("needs 80 MB", "0 MB are free", "80 MB for its log. Free some space", "--data")),
-        ("140m", "--audit", ("needs 208 MB", "140 MB are free", "128 MB for the audit log", "--data")),
+        ("100m", "--audit", ("needs 112 MB", "100 MB are free", "32 MB for the audit log", "--data")),
     ],
 )
 def test_a_disk_with_too_little_room_for_a_new_namespace(

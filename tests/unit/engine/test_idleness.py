@@ -209,7 +209,16 @@ STEPS: Final = {
     ),
     *(
         f"Namespace.{name}"
-        for name in ("live_messages", "paths", "queue_of", "next_deadline", "fold", "fold_all", "replayed")
+        for name in (
+            "live_messages",
+            "message_count",
+            "paths",
+            "queue_of",
+            "next_deadline",
+            "fold",
+            "fold_all",
+            "replayed",
+        )
     ),
     *(
         f"Namespace.{name}"

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pairbus.errors import QuotaExceeded, StoreFailed
-from pairbus.server.logs.audit_reserve import RESERVE_FILE, AuditReserve
+from pairbus.server.assemble import assemble
+from pairbus.server.config.options import Options
+from pairbus.server.logs.audit_reserve import (
+    LEAST_BYTES,
+    MESSAGE_BYTES,
+    RESERVE_BYTES,
+    RESERVE_FILE,
+    AuditReserve,
+)
 from pairbus.server.logs.message_journal import blocks, journal_files
 from pairbus.storage.memory import MemoryDisk
 from tests.unit.server.test_message_audit import NOW, RESERVE, Life, balance
@@ -183,3 +192,56 @@ def test_a_reserve_of_another_length_is_taken_over(tmp_path: Path) -> None:
     reserve.close()
     reserve.review()
     assert (tmp_path / RESERVE_FILE).stat().st_size == 5_000
+
+
+def test_the_reserve_is_as_long_as_the_rows_of_what_is_stored(tmp_path: Path) -> None:
+    stored = 0
+    reserve = AuditReserve(tmp_path, message_count=lambda: stored)
+    file = tmp_path / RESERVE_FILE
+    assert file.stat().st_size == LEAST_BYTES
+    for stored, length in (
+        (1, LEAST_BYTES),
+        (30_000, 32 << 20),
+        (1_000_000, RESERVE_BYTES),
+        (0, LEAST_BYTES),
+    ):
+        reserve.review()
+        assert file.stat().st_size == length
+        assert length >= min(RESERVE_BYTES, stored * MESSAGE_BYTES)
+    reserve.close()
+
+
+@pytest.mark.promise("B12")
+def test_a_reserve_that_cannot_grow_with_the_messages_refuses_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = 0
+    disk = SmallDisk(tmp_path, 2 * LEAST_BYTES, monkeypatch)
+    reserve = AuditReserve(tmp_path, message_count=lambda: stored)
+    file = tmp_path / RESERVE_FILE
+    shorts = []
+    for stored, capacity_bytes in (
+        (0, 2 * LEAST_BYTES),
+        (100_000, 2 * LEAST_BYTES),
+        (100_000, 2 * RESERVE_BYTES),
+    ):
+        disk.capacity_bytes = capacity_bytes
+        reserve.review()
+        shorts.append((reserve.is_short, file.stat().st_size))
+    assert shorts == [(False, LEAST_BYTES), (True, LEAST_BYTES), (False, RESERVE_BYTES)]
+    reserve.close()
+
+
+def test_an_audit_that_is_dropped_gives_its_reserve_back(tmp_path: Path) -> None:
+    audited = Options(namespace="contoso", data=tmp_path, audit=True)
+    assembly = assemble(audited, NOW)
+    batch = assembly.store.seal()
+    assert batch is not None
+    assembly.store.commit(batch)
+    assembly.close()
+    file = tmp_path / "messages-audit" / RESERVE_FILE
+    assert file.stat().st_size == LEAST_BYTES
+
+    assemble(replace(audited, audit=False), NOW + 1).close()
+
+    assert not file.exists()

@@ -128,7 +128,7 @@ class Quota:
 
 @pytest.mark.promise("B12")
 @pytest.mark.uncompiled  # it replaces what the system says of the disk
-@pytest.mark.parametrize(("has_audit", "needed"), [(False, 80), (True, 208)])
+@pytest.mark.parametrize(("has_audit", "needed"), [(False, 80), (True, 112)])
 def test_a_new_namespace_takes_nothing_of_a_disk_that_is_too_small_for_it(
     has_audit: bool, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

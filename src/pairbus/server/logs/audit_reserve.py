@@ -1,8 +1,8 @@
 """Disk space reserved for the message audit, so that a full disk ends sending and not settling (B12, decision 0011).
 
-The reserve is a file of a fixed length that holds nothing. A journal that finds no space gets a piece of it: the file is made
-shorter by as much as the journal is about to grow. While it is short, or little else is free, sends are refused; when space
-is back, it is made whole again.
+The reserve is a file that holds nothing. It has room for the rows of all messages that are stored, up to a limit (decision 0189). A
+journal that finds no space gets a piece of it: the file is made shorter by as much as the journal is about to grow. While it is
+short, or little else is free, sends are refused; when space is back, it is made whole again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +19,15 @@ from pairbus.server.files import FILE_MODE
 from pairbus.storage.descriptors import DescriptorReserve
 
 RESERVE_BYTES: Final = 64 << 20
-"""Rows of about 200,000 settlements."""
+"""The reserve at its longest: rows of about 200,000 settlements."""
+LEAST_BYTES: Final = 16 << 20
+"""The reserve of a namespace without messages, and what must be free beside it: rows of about 50,000 sends, which may be accepted before
+the next look at the reserve, and of their settlements.
+"""
+MESSAGE_BYTES: Final = 640
+"""What the reserve has for each message that is stored: two rows, because it may be dead-lettered first."""
+STEP_BYTES: Final = 4 << 20
+"""The length of the reserve is a multiple of this, so that it does not change with each message."""
 RESERVE_FILE: Final = ".reserve"
 RESERVED_DESCRIPTORS: Final = 2
 """A new journal needs one for itself and one for its directory."""
@@ -27,9 +37,16 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 class AuditReserve:
     """The file. ``allocate`` belongs to the committer's thread, ``review`` to the audit's own; ``is_short`` may be asked anywhere."""
 
-    def __init__(self, directory: Path, reserve_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        reserve_bytes: int = RESERVE_BYTES,
+        message_count: Callable[[], int] | None = None,
+    ) -> None:
+        """``message_count``: how many messages are stored, asked from any thread; without it the reserve is at its longest."""
         self._directory = directory
-        self._bytes = reserve_bytes
+        self._bytes_max = reserve_bytes
+        self._message_count = message_count
         self._lock = threading.Lock()
         self._file = os.open(directory / RESERVE_FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
         self._held = min(os.fstat(self._file).st_size, reserve_bytes)
@@ -54,10 +71,13 @@ class AuditReserve:
         with self._lock:
             if self._file < 0:
                 return
+            wanted = self._wanted()
             try:
-                if self._held < self._bytes:
-                    reserve_space(self._file, self._held, self._bytes - self._held)
-                    self._held = self._bytes
+                if self._held < wanted:
+                    reserve_space(self._file, self._held, wanted - self._held)
+                elif self._held > wanted:
+                    os.ftruncate(self._file, wanted)
+                self._held = wanted
                 figures = os.statvfs(self._directory)
             except OSError:
                 # Half of it may have been taken from others: give that back, they need it as much.
@@ -65,7 +85,13 @@ class AuditReserve:
                 self.is_short = True
                 return
             # Rows of what was accepted before this is noticed must find their place too.
-            self.is_short = figures.f_bavail * figures.f_frsize < self._bytes
+            self.is_short = figures.f_bavail * figures.f_frsize < min(LEAST_BYTES, self._bytes_max)
+
+    def _wanted(self) -> int:
+        if self._message_count is None:
+            return self._bytes_max
+        length = LEAST_BYTES + MESSAGE_BYTES * self._message_count()
+        return min(self._bytes_max, length // STEP_BYTES * STEP_BYTES)
 
     def close(self) -> None:
         """Idempotent. The file stays, for the next life."""
@@ -84,6 +110,12 @@ class AuditReserve:
             self._held = max(0, self._held - size)
             os.ftruncate(self._file, self._held)
             return True
+
+
+def give_back(directory: Path) -> None:
+    """Remove the reserve that an audit left which is no longer wanted."""
+    with suppress(OSError):  # the audit's directory may be gone, or somebody else's: nothing depends on it
+        (directory / RESERVE_FILE).unlink(missing_ok=True)
 
 
 def reserve_space(handle: int, offset: int, size: int) -> None:

@@ -60,6 +60,7 @@ class MessageAudit:
         durable_number: The number of the last batch that the store holds.
         boot_id: Names this life of the broker in file names.
         retention_days: How long Parquet files are kept.
+        message_count: How many messages are stored, asked by the audit's thread: the reserve has room for their rows.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class MessageAudit:
         *,
         retention_days: int = RETENTION_DAYS,
         reserve_bytes: int = RESERVE_BYTES,
+        message_count: Callable[[], int] | None = None,
     ) -> None:
         self._directory = directory
         self._namespace = namespace
@@ -89,7 +91,7 @@ class MessageAudit:
         self._thread = threading.Thread(target=self._run, name=f"{namespace}-audit", daemon=True)
         make_directory(directory)
         remove_unfinished(directory)
-        self._reserve = AuditReserve(directory, reserve_bytes)
+        self._reserve = AuditReserve(directory, reserve_bytes, message_count)
         for file in journal_files(directory):
             if mend(file, durable_number):
                 self._closed.put(file)
