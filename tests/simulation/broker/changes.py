@@ -14,7 +14,8 @@ from pairbus.model.access import ROOT_RULE
 from pairbus.model.entity import ACTIVE_STATUS, DISABLED, RECEIVE_DISABLED, SEND_DISABLED
 from pairbus.sdk.credentials import sas_token
 from tests.simulation.broker.checkers import FAILED, OK, PromiseBroken
-from tests.simulation.broker.clients import Consumer, Producer
+from tests.simulation.broker.consumers import Consumer
+from tests.simulation.broker.producers import Producer
 from tests.simulation.broker.scene import ROOT_KEY, START
 
 if TYPE_CHECKING:

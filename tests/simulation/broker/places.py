@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
 from tests.simulation.broker.changes import FICKLE, Administrator, PatientConsumer, PatientProducer
-from tests.simulation.broker.clients import DEAD_LETTER, Consumer, Producer, SessionConsumer, Workload
+from tests.simulation.broker.consumers import DEAD_LETTER, Consumer, SessionConsumer
+from tests.simulation.broker.producers import Producer, Workload
 from tests.simulation.broker.transactions import Transactor
 
 if TYPE_CHECKING:

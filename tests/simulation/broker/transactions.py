@@ -11,7 +11,7 @@ from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import ACCEPTED_CODE, STATE_ACCEPTED, encode_transactional
 from pairbus.amqp.types import Described, ULong
 from tests.simulation.broker.checkers import FAILED, OK, PENDING, UNKNOWN, Attempt, Sent
-from tests.simulation.broker.clients import Consumer
+from tests.simulation.broker.consumers import Consumer
 from tests.simulation.wire import declared_txn_id
 
 if TYPE_CHECKING:
