@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from pairbus.drain.rules.destination_queue import RECENT_MS
 from pairbus.drain.rules.message import BacklogMessage
-from pairbus.drain.rules.plan import BROWSE_INTERVAL_MS, RECENT_MS, SLOW_MS, DrainPlan
+from pairbus.drain.rules.plan import BROWSE_INTERVAL_MS, SLOW_MS, DrainPlan
 from pairbus.drain.rules.skip_list import LAPSE_MARGIN_MS, PAUSE_MS_MAX, PAUSE_MS_MIN, SKIPPED_MAX, SkipList
 from pairbus.sdk.failures import Failure
 

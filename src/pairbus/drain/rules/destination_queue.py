@@ -1,8 +1,8 @@
-"""The messages that a drain holds for one destination. No clock, no I/O."""
+"""The messages that a drain holds for one destination, and the destinations it knows of. No clock, no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -12,6 +12,10 @@ from pairbus.drain.rules.message import BacklogMessage
 
 BATCH_BYTES: Final = 200_000
 """Well below the standard tier's 256 KB, so that envelopes and estimates never matter."""
+RECENT_MS: Final = 60_000
+"""How long after its last delivery, or after being seen further back in the queue, a destination counts as waiting."""
+DESTINATIONS_MAX: Final = 1_000
+"""Destinations that are remembered, per backlog queue and in all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,3 +82,32 @@ class DestinationQueue:
             if message.is_ordered and ((stopped and message.session in stopped) or waits(message)):
                 stopped.add(message.session)
                 yield message
+
+
+class SeenDestinations:
+    """Which destinations a backlog queue has messages for, as far as the drain has seen, and when each last took one."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[str, set[str]] = {}
+        self._reached_ms: dict[str, int] = {}
+
+    def note(self, queue: str, key: str) -> None:
+        """A message for a destination is in a queue."""
+        seen = self._by_queue.setdefault(queue, set())
+        if len(seen) < DESTINATIONS_MAX:
+            seen.add(key)
+
+    def reached(self, key: str, now: int) -> None:
+        """A destination accepted a message, or has one further back in a queue."""
+        self._reached_ms.pop(key, None)
+        self._reached_ms[key] = now
+        while len(self._reached_ms) > DESTINATIONS_MAX:
+            del self._reached_ms[next(iter(self._reached_ms))]
+
+    def by(self, queue: str) -> Collection[str]:
+        """The destinations that a queue has had messages for."""
+        return self._by_queue.get(queue, ())
+
+    def is_recent(self, key: str, now: int) -> bool:
+        """Whether a destination was reached not long ago."""
+        return now - self._reached_ms.get(key, -RECENT_MS) < RECENT_MS

@@ -49,12 +49,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
-from pairbus.drain.rules.destination_queue import DestinationQueue
+from pairbus.drain.rules.destination_queue import DestinationQueue, SeenDestinations
 from pairbus.drain.rules.forbidden_paths import forbidden
 from pairbus.drain.rules.message import BacklogMessage, DeadLetter
 from pairbus.drain.rules.order import SessionOrder
 from pairbus.drain.rules.restoring import EXPIRED
-from pairbus.drain.rules.skip_list import SkipList
+from pairbus.drain.rules.skip_list import PassedMessages, SkipList
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.failures import OF_THE_MESSAGE, Failure
 
@@ -69,13 +69,8 @@ THROTTLED_MS: Final = 10_000
 SLOW_MS: Final = 5_000
 """A destination that has not answered for this long counts as stalled, as if it were unavailable. So does one that refuses
 messages, while others wait for it that long."""
-RECENT_MS: Final = 60_000
-"""How long after its last delivery, or after being seen further back in the queue, a destination counts as waiting."""
 BROWSE_INTERVAL_MS: Final = 30_000
 """How often a queue that is full of stalled messages is browsed for others behind them."""
-DESTINATIONS_MAX: Final = 1_000
-"""Destinations that are remembered, per backlog queue and in all."""
-
 DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
 TOO_LARGE: Final = "TooLargeForDestination"
 REFUSED: Final = "RefusedByDestination"
@@ -112,19 +107,15 @@ class DrainPlan:
         self._held: dict[str, int] = {}
         self._identities: dict[tuple[str, int, int, str], BacklogMessage] = {}
         self._skip_list = SkipList()
-        self._seen: dict[str, set[str]] = {}
-        """Destinations that a backlog queue has had messages for."""
+        self._seen = SeenDestinations()
         self._next_browse_ms: dict[str, int] = {}
-        self._reached_ms: dict[str, int] = {}
-        """When each destination last accepted a message."""
         self.order = SessionOrder()
         self._highest: dict[str, int] = {}
         """The highest sequence number that was held of each backlog queue."""
         self._browsed_to: dict[str, int] = {}
         self._given_back: dict[str, dict[int, str]] = {}
         """Messages that were released because their destinations are away, by queue and number."""
-        self._passed: dict[str, dict[int, int]] = {}
-        """Messages that wait for older ones and were left in their queue, and until when they are locked."""
+        self._passed = PassedMessages()
         self._with_waiting: set[str] = set()
         """Backlog queues of which messages waited for older ones when somebody last asked."""
 
@@ -132,7 +123,7 @@ class DrainPlan:
 
     def capacity(self, queue: str, now: int) -> int:
         """How many more messages of a backlog queue may be received now."""
-        if self._skip_list.is_paused(queue, now) or self._count_passed(queue, now) >= self._window:
+        if self._skip_list.is_paused(queue, now) or self._passed.count(queue, now) >= self._window:
             return 0
         held = self.held(queue)
         stalled = self.stalled(queue, now)
@@ -143,16 +134,6 @@ class DrainPlan:
             return 0  # they would come again, and nothing else
         is_skipping = has_others and stalled + given_back >= self._half
         return max(0, ready if is_skipping else min(self._window - held, ready))
-
-    def _count_passed(self, queue: str, now: int) -> int:
-        passed = self._passed.get(queue)
-        if passed:
-            passed = self._passed[queue] = {number: until for number, until in passed.items() if until > now}
-        return len(passed or ())
-
-    def _has_passed_older(self, message: BacklogMessage, now: int) -> bool:
-        is_any = self._count_passed(message.queue, now) > 0
-        return is_any and min(self._passed[message.queue]) < message.sequence_number
 
     def browse_after(self, queue: str, now: int) -> int | None:
         """The sequence number after which to look for messages that are held up, when it is time for that."""
@@ -201,8 +182,8 @@ class DrainPlan:
         """
         self._browsed_to[queue] = up_to
         for path in paths:
-            self._note(queue, entity_key(path))
-            self._reached(entity_key(path), now)
+            self._seen.note(queue, entity_key(path))
+            self._seen.reached(entity_key(path), now)
 
     def should_skip(self, message: BacklogMessage, now: int) -> bool:
         """Whether to leave a message in its queue, its lock to lapse, because its destination is stalled.
@@ -228,7 +209,7 @@ class DrainPlan:
             self.left(message)
             return True
         if self._is_held_up(message) and (
-            self.stalled(message.queue, now) >= self._half or self._has_passed_older(message, now)
+            self.stalled(message.queue, now) >= self._half or self._passed.has_older(message, now)
         ):
             # Half of the window stays for other sessions, of the same destination too. The place of an older message is
             # not for a younger one, which may wait for it.
@@ -259,20 +240,16 @@ class DrainPlan:
 
     def take_back(self, queue: str, now: int) -> list[int]:
         """The messages that were left in their queue and should come again now: fewer of those that are held wait."""
-        if not self._count_passed(queue, now):
+        if not self._passed.count(queue, now):
             return []
         room = self._half - self.stalled(queue, now)
         if room < max(1, self._half // 2):
             return []  # a few at a time would be released and received over and over
-        passed = self._passed[queue]
-        numbers = sorted(passed)[:room]
-        for number in numbers:
-            del passed[number]
-        return numbers
+        return self._passed.take(queue, room)
 
     def _pass(self, message: BacklogMessage) -> None:
         """Leave a message that waits in its queue, its lock to lapse."""
-        self._passed.setdefault(message.queue, {})[message.sequence_number] = message.locked_until_ms
+        self._passed.add(message)
         self.left(message)
 
     def copy_to_leave(self, message: BacklogMessage) -> BacklogMessage | None:
@@ -299,8 +276,8 @@ class DrainPlan:
         if self._waits(message):
             self._with_waiting.add(message.queue)
         self.order.received(message.queue, message.sequence_number)
-        self._passed.get(message.queue, {}).pop(message.sequence_number, None)
-        self._note(message.queue, key)
+        self._passed.received(message)
+        self._seen.note(message.queue, key)
         self._identities[message.identity] = message
         self._held[message.queue] = self.held(message.queue) + 1
         return None
@@ -318,31 +295,20 @@ class DrainPlan:
 
     def _has_others(self, queue: str, key: str, now: int) -> bool:
         """Whether this queue has, or recently had, messages for another destination that works."""
-        for other in self._seen.get(queue, ()):
+        for other in self._seen.by(queue):
             destination = self._destinations.get(other)
             is_stalled = (
                 self._is_blocked(other) if destination is None else self._is_stalled(destination, now)
             )
             if other == key or is_stalled:
                 continue
-            if now - self._reached_ms.get(other, -RECENT_MS) < RECENT_MS:
+            if self._seen.is_recent(other, now):
                 return True
             if destination is not None and any(
                 message.queue == queue and self._waits(message) for message in destination.waiting
             ):
                 return True  # they wait for older ones, which the queue still has
         return False
-
-    def _note(self, queue: str, key: str) -> None:
-        seen = self._seen.setdefault(queue, set())
-        if len(seen) < DESTINATIONS_MAX:
-            seen.add(key)
-
-    def _reached(self, key: str, now: int) -> None:
-        self._reached_ms.pop(key, None)
-        self._reached_ms[key] = now
-        while len(self._reached_ms) > DESTINATIONS_MAX:
-            del self._reached_ms[next(iter(self._reached_ms))]
 
     def _is_stalled(self, destination: DestinationQueue, now: int) -> bool:
         return (
@@ -376,7 +342,7 @@ class DrainPlan:
         done, destination.in_flight = destination.in_flight, []
         destination.is_unavailable, destination.attempts = False, 0
         destination.limit.accepted(len(done))
-        self._reached(key, destination.in_flight_since_ms)
+        self._seen.reached(key, destination.in_flight_since_ms)
         self._resume_skipping(destination)
         self._forget(key, done)
         return done
@@ -539,8 +505,8 @@ class DrainPlan:
 
     def step_back(self, queue: str) -> tuple[list[BacklogMessage], list[int]]:
         """Stop holding the messages of a queue. Returns them, and the numbers of those that were left there locked."""
-        passed = self._passed.pop(queue, {})
-        return self.drop_queue(queue), sorted(passed)
+        passed = self._passed.drop(queue)
+        return self.drop_queue(queue), passed
 
     def numbers(self, queue: str) -> set[int]:
         """The sequence numbers of a queue that are held."""

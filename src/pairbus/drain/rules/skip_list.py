@@ -1,9 +1,11 @@
-"""Remembers the messages that a drain skips, so that one stalled destination does not hold up the others.
+"""Remembers the messages that a drain skips or passes over, so that one stalled destination does not hold up the others.
 
 A backlog queue delivers its messages in order, so the drain must lock the front ones to reach those behind. Of a stalled
 destination only so many are held. A further one is skipped: its lock is left to lapse, and meanwhile the queue delivers
 what is behind it. When a skipped message is delivered again, the queue has nothing new: the drain pauses that queue,
 longer each time, so that waiting does not turn into a loop of useless receives (P38).
+
+A message that waits for an older one of its session is passed over in the same way (``PassedMessages``).
 
 Rule 1: a message is never taken while an older skipped one of its destination and queue has not come back (P14).
 Rule 2: at most ``SKIPPED_MAX`` messages per queue are remembered.
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
+
+from pairbus.drain.rules.message import BacklogMessage
 
 SKIPPED_MAX: Final = 2_000
 """Messages of one backlog queue that are skipped at a time; at this number the queue is paused."""
@@ -72,3 +76,45 @@ class SkipList:
         """A stalled destination works again: end every pause."""
         for found in self._queues.values():
             found.paused_until_ms, found.pause_ms = 0, PAUSE_MS_MIN
+
+
+class PassedMessages:
+    """Messages that wait for older ones of their session and were left in their backlog queue, so that others are received.
+
+    Their numbers by queue, each until its lock has ended: then Service Bus delivers the message again.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, dict[int, int]] = {}
+
+    def add(self, message: BacklogMessage) -> None:
+        """A message is left in its queue, its lock to lapse."""
+        self._until.setdefault(message.queue, {})[message.sequence_number] = message.locked_until_ms
+
+    def received(self, message: BacklogMessage) -> None:
+        """A message has come again."""
+        self._until.get(message.queue, {}).pop(message.sequence_number, None)
+
+    def count(self, queue: str, now: int) -> int:
+        """How many of a queue are locked."""
+        passed = self._until.get(queue)
+        if passed:
+            passed = self._until[queue] = {number: until for number, until in passed.items() if until > now}
+        return len(passed or ())
+
+    def has_older(self, message: BacklogMessage, now: int) -> bool:
+        """Whether an older message of the same queue is among them."""
+        is_any = self.count(message.queue, now) > 0
+        return is_any and min(self._until[message.queue]) < message.sequence_number
+
+    def take(self, queue: str, count: int) -> list[int]:
+        """The oldest of a queue, which should come again now."""
+        passed = self._until[queue]
+        numbers = sorted(passed)[:count]
+        for number in numbers:
+            del passed[number]
+        return numbers
+
+    def drop(self, queue: str) -> list[int]:
+        """All of a queue, which this drain steps back from."""
+        return sorted(self._until.pop(queue, {}))
