@@ -103,6 +103,8 @@ class OlderMessages:
         """The highest number of each queue that was received."""
         self._deferred: dict[str, set[int]] = {}
         """Messages of each queue that looks have shown and that somebody deferred."""
+        self._drained: set[str] = set()
+        """The queues of which this drain can lock messages."""
 
     # --- before messages are held -------------------------------------------------------------------------
 
@@ -149,12 +151,14 @@ class OlderMessages:
         self._counters.receive_operations += 1
         self._counters.order_looks += 1
         page = await inbox.browse(start, count, queue)
-        if queue is None and (shown := {one.sequence_number for one in page if one.is_deferred}):
-            self._deferred.setdefault(inbox.queue, set()).update(shown)
+        shown = {one.sequence_number for one in page if one.is_deferred}
+        if shown and (queue is None or queue in self._drained):
+            self._deferred.setdefault(queue or inbox.queue, set()).update(shown)
         return page
 
     def take_deferred(self, queue: str) -> list[int]:
         """Deferred messages that looks have shown since the last call, oldest first, but for those that are held."""
+        self._drained.add(queue)
         shown = self._deferred.pop(queue, None)
         return sorted(shown - self._plan.numbers(queue))[:DEFERRED_MAX] if shown else []
 
