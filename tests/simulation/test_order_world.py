@@ -60,6 +60,7 @@ def test_sessions_arrive_in_order_while_an_operator_defers_some_messages_and_giv
         pytest.param(30485, id="a_message_that_the_primary_has_was_deferred_and_could_not_be_locked_once"),
         pytest.param(40498, id="deferred_messages_lose_their_locks_before_they_are_completed"),
         pytest.param(50141, id="a_held_deferred_message_loses_its_lock_after_the_queue_was_looked_through"),
+        pytest.param(80244, id="messages_that_lost_their_locks_are_deferred_before_they_come_again"),
         pytest.param(50130, id="the_connection_fails_while_a_queue_is_looked_through"),
     ],
 )

@@ -266,6 +266,7 @@ class Drain:
                 self._problems.failed("secondary", inbox.queue, failure, text, **details)
                 self._plan.drop_queue(inbox.queue)
                 self._shared.forget(inbox.queue)
+                self._deferred.lost(inbox.queue)
                 await inbox.close()
                 is_given_up = self._budget is not None and failures >= QUEUE_FAILURES_MAX
                 if self._stopped.is_set() or is_given_up:
@@ -516,6 +517,8 @@ class Drain:
         # The destination has the others too, and they are delivered again: they stay in doubt, also
         # for the next run.
         self._counters.possible_duplicates += len(messages) - len(done)
+        if len(done) < len(messages):
+            self._deferred.lost(inbox.queue)
         for message in messages:
             self._observer.completed(message, is_lock_lost=message.sequence_number not in gone)
         if not done:

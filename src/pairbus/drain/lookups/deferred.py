@@ -87,6 +87,10 @@ class DeferredMessages:
             one.has_reason |= max(new) - one.seen_to > len(new)
             one.seen_to = max(new)
 
+    def lost(self, queue: str) -> None:
+        """Messages of a queue lost their locks, or their link: they come again, unless somebody defers them meanwhile."""
+        self._has_reason(self._queues.setdefault(queue, _Queue()))
+
     async def receive(
         self, inbox: Inbox, before_ms: int | None, held: Collection[int] = ()
     ) -> Sequence[Delivery]:
