@@ -535,18 +535,42 @@ def test_a_receiver_that_let_a_lock_lapse_in_silence_comes_after_the_others(
 
 
 @pytest.mark.promise("B31")
-def test_a_silent_receiver_gets_what_no_other_one_takes(bench: Bench, queue: Queue) -> None:
-    silent, other = bench.receiver(queue, 10), bench.receiver(queue)
-    bench.send(queue)
+def test_a_silent_receiver_beside_another_gets_one_message_at_a_time(bench: Bench, queue: Queue) -> None:
+    silent, other = bench.receiver(queue, 500), bench.receiver(queue)
+    for _ in range(5):
+        bench.send(queue)
+    bench.pump()
+    assert [consumer for consumer, _, _ in bench.outbox.delivered] == [silent] * 5
+    del bench.outbox.delivered[:]
+    bench.wait(MINUTE)
+
+    for _ in range(4):
+        queue.set_credit(other, 1)
+        bench.pump()
+    given = [consumer for consumer, _, _ in bench.outbox.delivered]
+    assert given == [silent, *[other] * 4]
+    bench.wait(MINUTE)
+    assert [consumer for consumer, _, _ in bench.outbox.delivered[5:]] == [silent]
+
+    queue.detach(other, bench.now)
+    bench.pump()
+    assert {consumer for consumer, _, _ in bench.outbox.delivered[6:]} == {silent}, "it is alone"
+
+
+def test_silent_receivers_take_turns(bench: Bench, queue: Queue) -> None:
+    one, two = bench.receiver(queue, 10), bench.receiver(queue, 10)
+    for _ in range(4):
+        bench.send(queue)
     bench.pump()
     bench.wait(MINUTE)
-    queue.set_credit(other, 1)
-    bench.send(queue)
-    bench.send(queue)
-    bench.pump()
+    del bench.outbox.delivered[:]
+    bench.wait(MINUTE)
 
-    given = [(consumer, message.sequence_number) for consumer, message, _ in bench.outbox.delivered]
-    assert given == [(silent, 1), (silent, 1), (other, 2), (silent, 3)]
+    assert {consumer for consumer, _, _ in bench.outbox.delivered} == {one, two}
+    one.heard()
+    queue.set_credit(one, 10)
+    bench.pump()
+    assert queue.ready.first() is None, "one that is heard takes the rest"
 
 
 @pytest.mark.parametrize("sign", ["it asks for more", "it has settled in time"])

@@ -28,20 +28,28 @@ class Consumer:
     """While it waits for a session: when waiting ends."""
     watched: Lock | None = None
     """A delivery that is not settled yet, or one whose lock lapsed and since which nothing was heard of it."""
+    trial: Lock | None = None
+    """The last delivery while it was silent."""
 
     def watch(self, lock: Lock) -> None:
         """A delivery under a lock begins."""
         watched = self.watched
         if watched is None or not (watched.is_held or watched.has_lapsed):
             self.watched = lock
+        else:
+            self.trial = lock
 
     def heard(self) -> None:
         """It has asked for messages or settled some."""
-        self.watched = None
+        self.watched = self.trial = None
 
     def is_silent(self) -> bool:
         """Whether a lock of it has lapsed and nothing was heard of it since."""
         return self.watched is not None and self.watched.has_lapsed
+
+    def is_on_trial(self) -> bool:
+        """Whether it is silent and has a message."""
+        return self.is_silent() and self.trial is not None and self.trial.is_held
 
 
 class Lock:
@@ -61,16 +69,20 @@ class Lock:
 
 
 def prefer_another(rotation: deque[Consumer]) -> bool:
-    """Bring a receiver that can take a message and is not silent to the front; False: there is none.
+    """Bring the receiver to the front that shall take the next message, when the one there is silent. False: all wait.
 
-    A dead connection looks like an idle one and keeps its credit. Without this it would get every second message, over and over.
+    A dead connection looks like an idle one and keeps its credit. Without this it would get every second message, over and over. And
+    where others take one message at a time, it would get all that come back when its locks lapse, until they are dead-lettered.
     """
+    trial = -1
     for place, consumer in enumerate(rotation):
-        if (
-            consumer.credit > 0
-            and consumer.is_attached
-            and not (consumer.is_suspended or consumer.is_silent())
-        ):
+        if consumer.credit <= 0 or consumer.is_suspended or not consumer.is_attached:
+            continue
+        if not consumer.is_silent():
             rotation.rotate(-place)
             return True
-    return False
+        if trial < 0 and not consumer.is_on_trial():
+            trial = place
+    if trial >= 0:
+        rotation.rotate(-trial)
+    return trial >= 0

@@ -222,9 +222,12 @@ class Queue(QueueState):
         consumer.credit = 0
         if self.sessions is not None:
             session_ops.give_up(self, consumer, now)
-        elif consumer.in_rotation:
+            return
+        if consumer.in_rotation:
             self.rotation.remove(consumer)
             consumer.in_rotation = False
+        if self.rotation and self.receiver_count == 1:
+            self.context.dirty[self.queue_id] = None  # the one that is left may have been silent, and takes everything now
 
     def check_receive(self) -> None:
         """Refuse receiving from an entity that is disabled for it, or that forwards everything."""
@@ -274,8 +277,10 @@ class Queue(QueueState):
             if ahead is not None and not ahead.is_at_hand(message.location):
                 self._fetch(ahead, ready)
                 return
-            if consumer.is_silent() and prefer_another(rotation):
-                continue
+            if self.receiver_count > 1 and consumer.is_silent():
+                if not prefer_another(rotation):
+                    return  # the others ask again, or a lock lapses
+                consumer = rotation[0]
             ready.take(message)
             self.hand_over(consumer, message, None, now)
             if len(rotation) > 1:
