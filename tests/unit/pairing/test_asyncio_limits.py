@@ -61,6 +61,23 @@ async def test_calls_that_end_in_time_need_no_timer_of_their_own(loop: VirtualLo
     assert timers(loop) == 0, "and none is left"
 
 
+async def test_a_call_that_cannot_be_ended_is_told_once_and_the_others_are_ended(
+    loop: VirtualLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Timed):
+        def overdue(self) -> bool:
+            raise AttributeError("'NoneType' object has no attribute 'cancel'")
+
+    limits, broken, same, later = Limits(), Broken(loop), Timed(loop), Timed(loop)
+    for call, seconds in ((broken, 1.0), (same, 1.0), (later, 2.0)):
+        limits.begin(call, seconds)
+    await asyncio.sleep(5)
+
+    assert [same.at, later.at] == pytest.approx([1.0, 2.0])
+    assert not limits.until
+    assert [record.getMessage() for record in caplog.records] == ["a time limit could not end its call"]
+
+
 async def test_a_call_in_progress_keeps_its_limit_when_the_link_is_closed(loop: VirtualLoop) -> None:
     limits, call = Limits(), Timed(loop)
     limits.begin(call, 1.0)

@@ -214,6 +214,122 @@ def test_an_attempt_after_a_wait_leaves_the_time_that_it_was_to_leave_or_half(
     assert seconds_after_waiting(seconds, had, left) == expected
 
 
+# --- coroutines that give up while they wait ---------------------------------------------------------------
+
+MANY = 70
+"""More than may be in flight at a time."""
+
+
+@pytest.fixture
+def coroutines(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowAsyncio]:
+    """A link that is open, of which nothing may be left, and whose loop must not be told of any error."""
+    loop, strange = VirtualLoop(), []
+    loop.set_exception_handler(lambda _, context: strange.append(context))
+    logging.disable(logging.CRITICAL)
+    with false_network(monkeypatch, loop, 1) as (primary, _):
+        network = SlowAsyncio(monkeypatch, TEXTS[1], loop)
+        loop.run_until_complete(network.begin(primary))
+        yield network
+        primary.latency_s = 0.0
+        loop.run_until_complete(network.link.close())
+    loop.close()
+    logging.disable(logging.NOTSET)
+    assert not network.link._limits.until
+    assert not strange
+
+
+def begin(network: SlowAsyncio, seconds: float, patience: float = 60.0) -> asyncio.Task[Failed | None]:
+    return asyncio.ensure_future(
+        network.link.try_to_send(ServiceBusMessage("x"), seconds, seconds + 1, None, patience)
+    )
+
+
+def give_up(sends: list[asyncio.Task[Failed | None]], is_cancelled: bool) -> None:
+    """One of many is cancelled, or has no time left by now."""
+    if is_cancelled:
+        sends[MANY].cancel()
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["has no time left", "is cancelled"])
+def test_who_gives_up_while_the_link_opens_leaves_no_time_limit_to_those_behind(
+    coroutines: SlowAsyncio, is_cancelled: bool
+) -> None:
+    primary, loop = coroutines.primary, coroutines._loop
+
+    async def work() -> None:
+        coroutines.link.rest()
+        primary.opening_s, primary.latency_s = 3.0, 0.1
+        sends = [begin(coroutines, 20.0) for _ in range(MANY)]
+        sends += [begin(coroutines, 20.0 if is_cancelled else 1.0, 60.0 if is_cancelled else 1.0)]
+        sends += [begin(coroutines, 20.0)]
+        await asyncio.sleep(2.5)
+        give_up(sends, is_cancelled)
+        results = await asyncio.gather(*sends)
+        errors = [type(failed.error) for failed in results if failed is not None]
+        assert errors == [asyncio.CancelledError if is_cancelled else OperationTimeoutError]
+        assert not coroutines.link._limits.until
+        await asyncio.sleep(60)  # until what was left behind would have been due
+
+        primary.fall_silent()
+        begun = loop.time()
+        done, endless = await asyncio.wait([begin(coroutines, 8.0, 8.0) for _ in range(4)], timeout=60)
+        assert not endless
+        assert loop.time() - begun < 10
+        assert {type(failed.error) for send in done if (failed := send.result())} == {OperationTimeoutError}
+
+    loop.run_until_complete(work())
+
+
+@pytest.mark.promise("P5")
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["no answer", "cancelled"])
+def test_who_had_the_link_ends_with_its_own_error_whoever_gave_up_behind_it(
+    coroutines: SlowAsyncio, is_cancelled: bool
+) -> None:
+    async def work() -> None:
+        coroutines.primary.latency_s = 0.1
+        coroutines.primary.fall_silent()
+        first = begin(coroutines, ATTEMPT_SECONDS)
+        await asyncio.sleep(0.1)
+        others = [begin(coroutines, ATTEMPT_SECONDS, patience) for patience in (60.0, 1.0, 60.0)]
+        await asyncio.sleep(2)
+        if is_cancelled:
+            first.cancel()
+        failed = await first
+        assert failed is not None
+        assert type(failed.error) is (asyncio.CancelledError if is_cancelled else OperationTimeoutError)
+        coroutines.primary.recover()
+        assert [one is None for one in await asyncio.gather(*others)] == [True, False, True]
+
+    coroutines._loop.run_until_complete(work())
+
+
+def test_who_gives_up_leaves_the_queue_at_once(coroutines: SlowAsyncio) -> None:
+    async def work() -> None:
+        first = begin(coroutines, ATTEMPT_SECONDS)
+        await asyncio.sleep(0.1)
+        others = [begin(coroutines, ATTEMPT_SECONDS, patience) for patience in (60.0, 1.0)]
+        await asyncio.sleep(2)
+        assert len(coroutines.link._waiting) == 1
+        await asyncio.gather(first, *others)
+
+    coroutines._loop.run_until_complete(work())
+
+
+def test_an_opening_that_is_given_up_before_it_runs_holds_nobody_up(coroutines: SlowAsyncio) -> None:
+    async def work() -> None:
+        coroutines.primary.latency_s = 0.1
+        coroutines.link.rest()
+        send = begin(coroutines, ATTEMPT_SECONDS)
+        await asyncio.sleep(0)  # the caller has asked for the opening, which has not run yet
+        opening = coroutines.link._opening
+        assert opening is not None
+        opening.cancel()
+        assert await send is None
+
+    coroutines._loop.run_until_complete(work())
+
+
 # --- the turn of threads ------------------------------------------------------------------------------
 
 

@@ -8,11 +8,14 @@ off, it looks at the calls that are in progress then, and is armed again for the
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, Final, Protocol
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.runtime.attempts import Attempts
+
+logger = logging.getLogger("pairbus.pairing")
 
 NEVER: Final = float("inf")
 AGAIN_SECONDS: Final = 0.5
@@ -65,12 +68,21 @@ class Limits:
         now = self._loop.time()
         self._disarm()
         for call in [call for call, until in self.until.items() if until <= now]:
-            if call.overdue():
+            if _is_told(call):
                 self.until[call] = now + AGAIN_SECONDS
             else:
-                del self.until[call]
+                self.until.pop(call, None)
         if self.until:
             self._arm(self._loop, min(self.until.values()))
+
+
+def _is_told(call: Limited) -> bool:
+    """Tell a call that its time is over. Returns whether it is to be told again: not one that fails, or no other would have a limit."""
+    try:
+        return call.overdue()
+    except Exception:
+        logger.exception("a time limit could not end its call", extra={"event": "pairing.limit_failed"})
+        return False
 
 
 class Call(Attempts):

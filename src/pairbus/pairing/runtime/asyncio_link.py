@@ -15,7 +15,7 @@ fresh one.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -79,16 +79,27 @@ class _Entry:
         self.delivery: Any = None
         self.is_overdue = False
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the caller still waits. Who has an answer or has given up needs no turn and has no time limit any more."""
+        return not self.future.done()
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether the caller got what it waited for."""
+        future = self.future
+        return future.done() and not (self.is_overdue or future.cancelled() or future.exception())
+
     def overdue(self) -> bool:
         """Wake the caller: its time is over."""
-        if not self.future.done():
+        if self.is_waiting:
             self.is_overdue = True
             self.future.set_result(None)
         return False
 
     def done(self, error: BaseException | None = None) -> None:
         """Wake the caller, unless it has given up."""
-        if not self.future.done():
+        if self.is_waiting:
             if error is None:
                 self.future.set_result(None)
             else:
@@ -118,7 +129,8 @@ class AsyncioLink:
         """Whether a message got no answer in its time, and no other message got one since. The link then waits for the messages
         in flight and drops the connection; callers that come meanwhile get the next one."""
         self._holder: asyncio.Task[Any] | None = None
-        self._waiting: deque[_Entry] = deque()
+        self._waiting: OrderedDict[_Entry, None] = OrderedDict()
+        """In the order in which they came. A caller that gives up leaves as soon as its coroutine runs: see ``_still_waiting``."""
         self._fresh: deque[_Entry] = deque()
         self._flying: dict[_Entry, None] = {}
         self._opening: asyncio.Task[None] | None = None
@@ -345,20 +357,19 @@ class AsyncioLink:
         if self.is_closed:
             raise LinkClosed
         entry.seconds = timeout
-        if timeout is not None:
-            self._wait_with(entry, timeout)
-        self._waiting.append(entry)
-        self._advance()
-        if self._opening is not None and entry.kind != _HOLD:
-            self._begin(entry)
         try:
+            if timeout is not None:
+                self._wait_with(entry, timeout)
+            self._waiting[entry] = None
+            self._advance()
+            if self._opening is not None and entry.kind != _HOLD:
+                self._begin(entry)
             await entry.future
             if entry.is_overdue:
                 self._was_silent(entry)
                 raise self._late(entry)
         except asyncio.CancelledError:
-            is_given = entry.future.done() and not entry.future.cancelled() and not entry.is_overdue
-            if entry.kind == _HOLD and is_given:
+            if entry.kind == _HOLD and entry.has_turn:
                 self._release()
             self._was_left(entry)
             raise
@@ -368,6 +379,8 @@ class AsyncioLink:
 
     def _wait_with(self, entry: _Entry, seconds: float) -> None:
         """A caller waits for its turn, as long as it has any time."""
+        if not entry.is_waiting:
+            return  # its call may have ended, and nobody would take the limit away
         call = entry.call
         entry.had, entry.given = seconds, None
         if call is not None:
@@ -377,7 +390,7 @@ class AsyncioLink:
 
     def _begin(self, entry: _Entry) -> None:
         """The turn of a caller has come: the time of its attempt begins."""
-        if entry.seconds is None or entry.given is not None:
+        if entry.seconds is None or entry.given is not None or not entry.is_waiting:
             return
         left = self._limits.until[entry] - asyncio.get_running_loop().time()
         entry.given = seconds_after_waiting(entry.seconds, entry.had, left)
@@ -409,57 +422,64 @@ class AsyncioLink:
         else:
             self._end_opening()
 
+    def _still_waiting(self, *kinds: int) -> list[_Entry]:
+        """Callers in the queue. One that has given up a moment ago, and has not run since, is in it but waits no more."""
+        return [entry for entry in self._waiting if entry.kind in kinds and entry.is_waiting]
+
     def _end_opening(self) -> None:
         """Give up an opening for which nobody waits."""
-        if self._opening is not None and all(one.future.done() for one in self._waiting):
+        if self._opening is not None and not self._still_waiting(_OPEN, _SEND, _HOLD):
             self._opening.cancel()
 
     def look_again(self) -> None:
         """Let callers go whose messages are no longer wanted on this way. One that is under way stays."""
         if self._waiting and not self._is_wanted():
-            for entry in self._waiting:
-                if entry.kind == _SEND and entry.given is None:
-                    entry.done(NotWanted())
+            for entry in self._still_waiting(_SEND):
+                if entry.given is None:
+                    self._answer(entry, NotWanted())
             self._advance()
 
     def _given_up(self, entry: _Entry) -> None:
         """A caller has its answer or waits no longer. A message that was not written yet never will be."""
+        self._waiting.pop(entry, None)
         if entry in self._flying:
             del self._flying[entry]
             if entry.delivery is not None:
                 handlers.withdraw(entry.delivery)
         self._advance()
 
+    def _answer(self, entry: _Entry, error: BaseException | None = None) -> None:
+        """A caller waits no more: it has its turn, or is told why not."""
+        self._waiting.pop(entry, None)
+        entry.done(error)
+
     def _advance(self) -> None:
-        """Give turns to the callers that wait, in their order."""
+        """Give turns to the callers that wait, in their order.
+
+        Callers that end ask for this, whatever ended them: what it raised would take the place of their own error.
+        """
         while self._waiting and not self._is_held and self._opening is None:
-            entry = self._waiting[0]
-            if entry.future.done():
-                self._waiting.popleft()
+            entry = next(iter(self._waiting))
+            if not entry.is_waiting:
+                del self._waiting[entry]
             elif entry.kind == _HOLD:
                 if self._flying or self._pump is not None:
                     return
-                self._waiting.popleft()
                 self._begin(entry)
                 self._is_held = True
-                entry.done()
+                self._answer(entry)
             elif not handlers.is_open(self.sender):
                 if self._pump is None and not self.is_closed:
-                    self._opening = asyncio.get_running_loop().create_task(self._open_once())
-                    for one in self._waiting:
-                        if one.kind != _HOLD:
-                            self._begin(one)
+                    self._begin_opening()
                 return
             elif entry.kind == _OPEN:
-                self._waiting.popleft()
-                entry.done()
+                self._answer(entry)
             elif self._is_stale and self._pump is not None:
                 return  # a caller that joined those in flight would keep a dead connection for ever
             elif not self._is_wanted():
-                self._waiting.popleft()
-                entry.done(NotWanted())
+                self._answer(entry, NotWanted())
             elif len(self._flying) < IN_FLIGHT_MAX:
-                self._waiting.popleft()
+                del self._waiting[entry]
                 self._begin(entry)
                 self._flying[entry] = None
                 self._fresh.append(entry)
@@ -469,6 +489,18 @@ class AsyncioLink:
                 return
 
     # --- one owner --------------------------------------------------------------------------------
+
+    def _begin_opening(self) -> None:
+        self._opening = asyncio.get_running_loop().create_task(self._open_once())
+        self._opening.add_done_callback(self._has_opened)
+        for entry in self._still_waiting(_OPEN, _SEND):
+            self._begin(entry)
+
+    def _has_opened(self, opening: asyncio.Task[None]) -> None:
+        """An opening that nobody waited for any more may have been cancelled before it ran: then it has not told anybody."""
+        if self._opening is opening:
+            self._opening = None
+            self._advance()
 
     async def _open_once(self) -> None:
         failure: Exception | None = None
@@ -490,13 +522,11 @@ class AsyncioLink:
         finally:
             self._opening = None
             if failure is not None:
-                waited = [entry for entry in self._waiting if entry.kind != _HOLD]
-                self._waiting = deque(entry for entry in self._waiting if entry.kind == _HOLD)
-                for entry in waited:
-                    entry.done(copy_of(failure))
+                for entry in self._still_waiting(_OPEN, _SEND):
+                    self._answer(entry, copy_of(failure))
             self._advance()
             if self._opening is None:
-                for entry in self._waiting:  # for an answer to others
+                for entry in self._still_waiting(_OPEN, _SEND):  # for an answer to others
                     if entry.given is not None and entry.seconds is not None:
                         self._wait_with(entry, entry.seconds)
 
