@@ -206,7 +206,16 @@ def test_who_waits_when_the_entity_fails_over_goes_another_way_at_once(slow: Slo
 
 @pytest.mark.parametrize(
     ("seconds", "had", "left", "expected"),
-    [(10, 60, 60, 10), (10, 60, 30, 10), (10, 60, 12, 6), (58, 60, 30, 28), (58, 60, 2, 1), (60, 60, 30, 30)],
+    [
+        (10, 60, 60, 10),
+        (10, 60, 30, 10),
+        (10, 60, 12, 6),
+        (58, 60, 30, 28),
+        (58, 60, 2, 1),
+        (60, 60, 30, 30),
+        (8, 5, 4, 4),
+        (8, 5, 1, 1),
+    ],
 )
 def test_an_attempt_after_a_wait_leaves_the_time_that_it_was_to_leave_or_half(
     seconds: float, had: float, left: float, expected: float

@@ -55,7 +55,8 @@ def seconds_after_waiting(seconds: float, had: float, left: float) -> float:
         had: What the caller had in all when the wait began.
         left: What of that is left.
     """
-    return max(0.001, min(seconds, max(left - (had - seconds), left / 2)))
+    to_leave = max(0.0, had - seconds)  # who waits a second time may have less than the attempt was to last
+    return max(0.001, min(seconds, max(left - to_leave, left / 2)))
 
 
 def is_cut_short(given: float, seconds: float) -> bool:
