@@ -245,6 +245,12 @@ def test_messages_with_properties_of_every_amqp_type_are_listed_explained_and_dr
     assert drained.returncode == 1, drained.stderr
     counted = json.loads(drained.stdout)
     assert (counted["restored"], counted["set_aside"]) == (len(home), len(aside) + len(odd))
+    for by_name in [], ["--queues", "1"]:
+        nothing = pairbus(pair, "backlog", *by_name, "list", "--messages", "5")
+        assert nothing.returncode == 1
+        count = len(aside) + len(odd)
+        told = f"no message waits to be drained; {count} are set aside (--set-aside shows them)"
+        assert told in nothing.stderr
     explained = pairbus(pair, "backlog", "explain", BACKLOG, "--json")
     assert explained.returncode == 0, explained.stderr
     assert {row["reason"] for row in json.loads(explained.stdout)} == {

@@ -115,10 +115,13 @@ def list_backlog(flags: ListFlags) -> int:
 
     limit = flags.messages or MESSAGES_SHOWN
     unread: list[str] = []
+    aside = 0
 
     async def work(opened: Backlog) -> list[dict[str, Any]]:
+        nonlocal aside
         shown: list[dict[str, Any]] = []
-        for queue in await opened.queues(opened.names() if is_listed_by_name else None):
+        queues = await opened.queues(opened.names() if is_listed_by_name else None)
+        for queue in queues:
             if not flags.messages and not flags.set_aside:
                 row = await _with_oldest(opened, queue)
                 shown.append(row)
@@ -128,10 +131,17 @@ def list_backlog(flags: ListFlags) -> int:
                 shown += [asdict(row) for row in rows]
             if problem:
                 unread.append(problem)
+        if not shown and not flags.set_aside:
+            aside = sum([await _count_aside(opened, queue) for queue in queues])
         return shown
 
     what = "dead-lettered message" if flags.set_aside else "message" if flags.messages else "backlog queue"
-    code = _show(_with_backlog(work), flags.as_json, f"no {what} in the secondary namespace")
+    rows = _with_backlog(work)
+    nothing = f"no {what} in the secondary namespace"
+    if aside:
+        are = "is" if aside == 1 else "are"
+        nothing = f"no message waits to be drained; {aside:,} {are} set aside (--set-aside shows them)"
+    code = _show(rows, flags.as_json, nothing)
     for problem in unread:
         click.echo(f"could not be read: {safe_text(problem)}", err=True)
     return EXIT_UNREAD if unread else code
@@ -152,6 +162,14 @@ async def _messages(
         if not problem:
             raise
         return [], problem
+
+
+async def _count_aside(opened: Backlog, row: QueueRow) -> int:
+    """How many messages of a queue were dead-lettered; as many as can be seen at once where the key may not ask for the number."""
+    if row.set_aside is not None:
+        return row.set_aside
+    rows, _ = await _messages(opened, row, EXPLAINED_MAX, is_dead=True)
+    return len(rows)
 
 
 async def _with_oldest(opened: Backlog, row: QueueRow) -> dict[str, Any]:
