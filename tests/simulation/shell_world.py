@@ -35,6 +35,8 @@ from tests.unit.drain.virtual_loop import VirtualLoop
 QUEUES: Final = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(2)]
 HORIZON_S: Final = 20.0
 LIFE_S_MAX: Final = 3_600.0
+OVERRUN_S: Final = 2.0
+"""By how much a send may overrun its time: the grace of its last attempt."""
 LEFT_S: Final = 3.0
 """How long after ``close`` the SDK's own timers may still run."""
 
@@ -68,14 +70,20 @@ class ShellWorld:
         """After how many seconds each caller that closes the client is cancelled, before two of them close it to the end."""
         self.is_hosted = self.drains and not self.crashes and closing.random() < 0.7
         """Whether the client hosts the syphon, as ``enable_syphon`` asks."""
+        crowd = random.Random(f"crowd-{seed}")
+        if crowd.random() < 0.2:
+            self.coroutines, self.per_coroutine = 100, 2  # more than may be in flight
+        self.timeouts = crowd.choice([[5, 30], [5, 30], [1, 5, 30]])
         self.numbers = 0
         self.outcomes: dict[int, str] = {}
         self.events: Counter[Kind] = Counter()
         self.strange: list[BaseException] = []
+        self.cancelled: list[asyncio.Future[None]] = []
 
     def run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Live, close, judge."""
         loop = VirtualLoop()
+        loop.set_exception_handler(self._told)
         logging.disable(logging.CRITICAL)
         try:
             with false_network(monkeypatch, loop, self.seed) as (primary, secondary):
@@ -85,6 +93,14 @@ class ShellWorld:
         finally:
             logging.disable(logging.NOTSET)
             loop.close()
+
+    def _cancel(self, caller: asyncio.Future[None]) -> None:
+        if caller.cancel():
+            self.cancelled.append(caller)
+
+    def _told(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop tells of an error that nobody gets."""
+        self.strange.append(context.get("exception") or AssertionError(context["message"]))
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -119,7 +135,7 @@ class ShellWorld:
         ]
         for task in tasks:
             if self.dice.random() < self.cancels:
-                asyncio.get_running_loop().call_later(self.dice.uniform(0, HORIZON_S / 4), task.cancel)
+                asyncio.get_running_loop().call_later(self.dice.uniform(0, HORIZON_S / 4), self._cancel, task)
         if self.closes:
             await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 2))
             await self._close(client)
@@ -139,6 +155,7 @@ class ShellWorld:
         self.states = {report.state.value for report in client.health().values()}
         await self._close(client)
         await asyncio.sleep(LEFT_S)
+        self.limits = [call for link in client._runtime._links for call in link._limits.until]  # type: ignore[attr-defined]
         self.left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in self.left:
             task.cancel()
@@ -207,18 +224,21 @@ class ShellWorld:
         for number in numbers:
             if self.dice.random() < self.pauses:
                 await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 4))
+            seconds = self.dice.choice(self.timeouts)
+            until = asyncio.get_running_loop().time() + seconds + OVERRUN_S
             try:
-                await sender.send_messages(
-                    ServiceBusMessage(f"<{number}>"), timeout=self.dice.choice([5, 30])
-                )
+                await sender.send_messages(ServiceBusMessage(f"<{number}>"), timeout=seconds)
             except BaseException as error:
                 self.outcomes[number] = outcome_of(error)
                 if isinstance(error, asyncio.CancelledError):
                     raise
-                if not isinstance(error, Exception) or isinstance(error, AttributeError | LookupError):
+                if not isinstance(error, Exception) or _is_our_fault(error):
                     self.strange.append(error)
             else:
                 self.outcomes[number] = "ok"
+            finally:
+                if asyncio.get_running_loop().time() > until:
+                    self.strange.append(AssertionError(f"P6: {number} did not end in its {seconds} s"))
 
     async def _strike(self, fault: str) -> None:
         where, _, what = fault.partition(" ")
@@ -264,8 +284,22 @@ class ShellWorld:
             assert self.states <= {"healthy"}, f"{say}: P26: {self.states} after the calm"
         assert self.events[Kind.CLOSED] == 1, f"{say}: P44: closed {self.events[Kind.CLOSED]} times"
         assert not self.left, f"{say}: P44: left behind: {self.left}"
+        went_on = sum(not caller.cancelled() for caller in self.cancelled)
+        assert not went_on, f"{say}: {went_on} callers went on though they were cancelled"
+        assert not self.limits, f"{say}: time limits of calls that have ended: {self.limits}"
         open_ones = len(self.primary.connections) + len(self.secondary.connections)
         assert not open_ones, f"{say}: P44: {open_ones} connections are open"
+
+
+def _is_our_fault(error: BaseException | None) -> bool:
+    """Whether an error, or one that the SDK made it of, is of the language. A fault of the SDK's client is played: see ``FAULTS``."""
+    while error is not None:
+        if isinstance(error, LookupError) or (
+            isinstance(error, AttributeError) and "begin" not in str(error)
+        ):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class _Host(TaskDrainHost):
