@@ -81,6 +81,12 @@ class FalseNamespace:
         for connection in self.connections:
             connection.is_lost = True
 
+    def stall(self) -> None:
+        """What is connected now takes nothing any more; new connections do."""
+        self.breaks += len(self.connections)
+        for connection in self.connections:
+            connection.is_stalled = True
+
     def recover(self) -> None:
         """It is back; what lay in its sockets is read now."""
         self.is_down = self.is_silent = self.is_lost = False
@@ -129,6 +135,8 @@ class FalseConnection:
         self.namespace = namespace
         self.is_open = False
         self.is_lost = namespace.is_lost
+        self.is_stalled = False
+        """Whether the peer reads nothing any more, and what is written has filled the buffers on the way."""
         self._error: AMQPConnectionError | None = None
         self._lock = asyncio.Lock()
         self._inbox: asyncio.Queue[Callable[[], Any] | None] = asyncio.Queue()
@@ -173,6 +181,8 @@ class FalseConnection:
             raise self._error
         async with self._lock:
             await asyncio.sleep(0)
+            if self.is_stalled:
+                await asyncio.Event().wait()
 
         def arrive() -> None:
             if self in self.namespace.connections and not self.is_lost:

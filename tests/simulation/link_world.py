@@ -119,6 +119,8 @@ class LinkWorld:
             primary.latency_s = self.dice.choice([0.5, 3.0])
         elif what == "silent":
             primary.fall_silent()
+        elif what == "stalled":
+            primary.stall()
         elif what == "lost":
             primary.get_lost()
         else:
@@ -205,4 +207,4 @@ class LinkWorld:
         self.primary.recover()
 
 
-STRIKES: Final = ["slow opening", "slow opening", "slow answers", "silent", "lost", "killed"]
+STRIKES: Final = ["slow opening", "slow opening", "slow answers", "silent", "lost", "killed", "stalled"]

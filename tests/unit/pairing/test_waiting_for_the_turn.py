@@ -313,6 +313,27 @@ def test_who_had_the_link_ends_with_its_own_error_whoever_gave_up_behind_it(
     coroutines._loop.run_until_complete(work())
 
 
+@pytest.mark.promise("P18")
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["no answer", "cancelled"])
+def test_a_peer_that_stops_reading_while_many_write_costs_one_attempt(
+    coroutines: SlowAsyncio, is_cancelled: bool
+) -> None:
+    async def work() -> None:
+        coroutines.primary.latency_s = 0.5
+        sends = [begin(coroutines, ATTEMPT_SECONDS, ATTEMPT_SECONDS) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        coroutines.primary.stall()
+        await asyncio.sleep(5)
+        if is_cancelled:
+            for send in sends:
+                send.cancel()
+        await asyncio.gather(*sends)
+
+        assert await asyncio.gather(*(begin(coroutines, ATTEMPT_SECONDS) for _ in range(3))) == [None] * 3
+
+    coroutines._loop.run_until_complete(work())
+
+
 def test_who_gives_up_leaves_the_queue_at_once(coroutines: SlowAsyncio) -> None:
     async def work() -> None:
         first = begin(coroutines, ATTEMPT_SECONDS)

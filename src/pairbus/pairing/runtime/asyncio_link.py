@@ -411,14 +411,15 @@ class AsyncioLink:
     def _was_silent(self, entry: _Entry) -> None:
         """A caller got no answer in all its time: the connection may be dead without an error."""
         if entry.delivery is not None:
-            self._is_stale = True
+            self._is_stale = self._is_stale or entry in self._flying  # else its connection is gone already
         else:
             self._end_opening()
 
     def _was_left(self, entry: _Entry) -> None:
         """A caller was cancelled. What nobody waits for any more may wait for a silent peer, and the next caller must not."""
         if entry.delivery is not None:
-            self._is_stale = self._is_stale or len(self._flying) == 1
+            written = [one for one in self._flying if one.delivery is not None]
+            self._is_stale = self._is_stale or written == [entry]
         else:
             self._end_opening()
 
@@ -446,6 +447,8 @@ class AsyncioLink:
             del self._flying[entry]
             if entry.delivery is not None:
                 handlers.withdraw(entry.delivery)
+            if self._is_stale and not self._flying and self._pump is not None:
+                self._pump.cancel()  # it may be writing to a peer that does not read, and would do so for ever
         self._advance()
 
     def _answer(self, entry: _Entry, error: BaseException | None = None) -> None:
