@@ -249,7 +249,7 @@ def test_messages_with_properties_of_every_amqp_type_are_listed_explained_and_dr
         nothing = pairbus(pair, "backlog", *by_name, "list", "--messages", "5")
         assert nothing.returncode == 1
         count = len(aside) + len(odd)
-        told = f"no message waits to be drained; {count} are set aside (--set-aside shows them)"
+        told = f"no message waits to be drained; {count} are dead-lettered (--set-aside shows them)"
         assert told in nothing.stderr
     explained = pairbus(pair, "backlog", "explain", BACKLOG, "--json")
     assert explained.returncode == 0, explained.stderr

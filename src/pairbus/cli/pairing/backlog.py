@@ -140,7 +140,7 @@ def list_backlog(flags: ListFlags) -> int:
     nothing = f"no {what} in the secondary namespace"
     if aside:
         are = "is" if aside == 1 else "are"
-        nothing = f"no message waits to be drained; {aside:,} {are} set aside (--set-aside shows them)"
+        nothing = f"no message waits to be drained; {aside:,} {are} dead-lettered (--set-aside shows them)"
     code = _show(rows, flags.as_json, nothing)
     for problem in unread:
         click.echo(f"could not be read: {safe_text(problem)}", err=True)

@@ -68,7 +68,7 @@ class Limits:
         now = self._loop.time()
         self._disarm()
         for call in [call for call, until in self.until.items() if until <= now]:
-            if _is_told(call):
+            if _goes_on(call):
                 self.until[call] = now + AGAIN_SECONDS
             else:
                 self.until.pop(call, None)
@@ -76,8 +76,8 @@ class Limits:
             self._arm(self._loop, min(self.until.values()))
 
 
-def _is_told(call: Limited) -> bool:
-    """Tell a call that its time is over. Returns whether it is to be told again: not one that fails, or no other would have a limit."""
+def _goes_on(call: Limited) -> bool:
+    """End a call whose time is over. Returns whether it goes on nevertheless; one that fails must not end the limits of the others."""
     try:
         return call.overdue()
     except Exception:
