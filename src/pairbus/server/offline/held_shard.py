@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import StorageError, StoreFailed, StoreUnavailable
+from pairbus.errors import StorageError, StoreFailed, StoreFenced, StoreUnavailable
 from pairbus.server.assemble import open_table_store
 from pairbus.storage.table.ports import MOVER, OutcomeUnknown, SequenceTaken, TableFailed
 
@@ -25,7 +25,7 @@ ACQUIRE_TRIES_MAX: Final = 10
 
 @contextmanager
 def leased(database: Database) -> Iterator[tuple[Acquired, LeaseKeeper]]:
-    """Own a shard for a while, as a node does. Raises StoreUnavailable if a node serves it."""
+    """Own a shard for a while, as a node does. Raises StoreUnavailable if a node serves it, or has taken it meanwhile."""
     lease = database.lease()
     try:
         held = _acquire(lease, database)
@@ -37,6 +37,11 @@ def leased(database: Database) -> Iterator[tuple[Acquired, LeaseKeeper]]:
             keeper.stop()
     except (OutcomeUnknown, TableFailed) as error:
         raise StoreUnavailable(str(error)) from error
+    except StoreFenced as error:
+        raise StoreUnavailable(
+            f"this move was paused for longer than its lease, and a node or another move has taken namespace {database.namespace} in "
+            f"{database} meanwhile: nothing was moved; stop the nodes and move again ({error})"
+        ) from error
     finally:
         lease.close()
 

@@ -38,12 +38,11 @@ import secrets
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.records import AuditMarked, MessageStored
@@ -56,7 +55,6 @@ from pairbus.server.assemble import (
     MOVING_FROM_FILE,
     MOVING_TO_FILE,
     STORE_DIRECTORY,
-    open_table_store,
     recover,
     refuse_moved,
 )
@@ -64,12 +62,13 @@ from pairbus.server.cluster.authority import give_authority, keep_authority
 from pairbus.server.files import sync_directory
 from pairbus.server.offline.export import facts_of
 from pairbus.server.offline.handover import Step, into_database, into_files
-from pairbus.server.offline.held_shard import LeaseKeeper, acquired, leased
+from pairbus.server.offline.held_shard import acquired
 from pairbus.server.offline.marks import MOVED_BY_FILE, Mark, Moved, finished, read_mark, unfinished_move
 from pairbus.server.offline.namespace import NoOutbox, Opened, Progress, entities, opened
 from pairbus.server.offline.places import claimed, locked, take_place
+from pairbus.server.offline.target import as_unavailable, move_of, repeat, target_in
 from pairbus.storage.log.store import LogStore
-from pairbus.storage.table.ports import MOVER, OutcomeUnknown, TableFailed
+from pairbus.storage.table.ports import OutcomeUnknown, TableFailed
 from pairbus.storage.tools.inspect import foreign_files, holds_data
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ if TYPE_CHECKING:
 
     from pairbus.storage.ports import Store
     from pairbus.storage.postgres.database import Database
-    from pairbus.storage.table.ports import Acquired
 
 TLS_DIRECTORY: Final = "tls"
 COPY_SETTING: Final = "copy"
@@ -90,10 +88,6 @@ COMMIT_BYTES: Final = 4 << 20
 COMMIT_RECORDS: Final = 2_000
 READ_MESSAGES: Final = 500
 NAMES_SHOWN_MAX: Final = 5
-LAST_STEP_TRIES_MAX: Final = 20
-LAST_STEP_PAUSE_SECONDS: Final = 0.5
-
-Outcome = TypeVar("Outcome")
 
 
 def move_to_database(data: Path, database: Database, now: int, progress: Progress) -> Moved:
@@ -120,23 +114,23 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
                 f"{data} holds namespace {found.name}, not {database.namespace}: leave --namespace out"
             )
         former = read_mark(directory / MOVING_TO_FILE)
-        with _target(database, former) as (target, close):
-            with acquired(target) as (store, _):
+        with target_in(database, former) as target:
+            with acquired(target.copy) as (store, target.copy_epoch):
                 for _ in store.replay():
-                    raise UsageError(f"{target} is not empty: something else writes there")
+                    raise UsageError(f"{target.copy} is not empty: something else writes there")
                 store.live(())
                 moved = _Copy(found, store, progress, store.seal_part).run(now)
                 mark = Mark(move=secrets.token_hex(MOVE_BYTES), database=str(database), moved=moved)
                 # First here: a copy that names a move which its source does not know belongs to another directory.
                 mark.write(directory / MOVING_TO_FILE)
-                settings = target.settings()
+                settings = target.copy.settings()
                 try:
                     keep_authority(settings, data / TLS_DIRECTORY)
                     settings.put(COPY_SETTING, f"{mark.move}\n{data}".encode())
                 finally:
                     settings.close()
             with _last_step():
-                close(str(data))
+                target.close(str(data))
                 shutil.rmtree(aside, ignore_errors=True)
                 directory.rename(aside)
                 sync_directory(data)
@@ -146,9 +140,9 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
 
 def _is_there(database: Database, done: Mark) -> bool:
     """Whether the database still has what a move has brought there: then the same command was only repeated."""
-    with _as_unavailable():
+    with as_unavailable():
         return (
-            database.find() and database.moved_mark() is None and _move_of(database.copied_by()) == done.move
+            database.find() and database.moved_mark() is None and move_of(database.copied_by()) == done.move
         )
 
 
@@ -160,7 +154,7 @@ def _confirm_in_database(data: Path, database: Database, mark: Mark) -> None:
     def confirm() -> Step:
         named = database.copied_by() if database.find() else None
         beside = copy.copied_by() if copy.find() else None
-        step = into_database(mark=mark.move, named=_move_of(named), copy=_move_of(beside))
+        step = into_database(mark=mark.move, named=move_of(named), copy=move_of(beside))
         if step is Step.CONFIRM:
             if not database.find():
                 database.prepare()
@@ -168,7 +162,7 @@ def _confirm_in_database(data: Path, database: Database, mark: Mark) -> None:
         return step
 
     try:
-        step = _repeat(confirm)
+        step = repeat(confirm)
     except (OutcomeUnknown, TableFailed) as error:
         raise StoreUnavailable(
             f"the move is not finished: {data} is marked as moved, and whether {database} serves the copy is not known. Nothing is lost: "
@@ -201,7 +195,7 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
     if unfinished_move(data) is not None:
         refuse_moved(data)  # which says so
     copy = read_mark(unfinished / MOVING_FROM_FILE)
-    with _as_unavailable():
+    with as_unavailable():
         if not database.find():
             raise UsageError(f"{database} holds no namespace {database.namespace}")
         source = database.moved_mark()
@@ -220,7 +214,7 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
     if named is not None:
         _refuse_data(directory, unfinished)
     if source is not None:
-        with _as_unavailable():
+        with as_unavailable():
             database.prepare()  # which says so
     was_there = data.is_dir()
     settings = database.settings()
@@ -404,24 +398,6 @@ def _copied(message: Message) -> Message:
 
 
 @contextmanager
-def _as_unavailable() -> Iterator[None]:
-    try:
-        yield
-    except (OutcomeUnknown, TableFailed) as error:
-        raise StoreUnavailable(str(error)) from error
-
-
-def _repeat(step: Callable[[], Outcome]) -> Outcome:
-    """Do the last step of a move, which may be repeated, until its outcome is known."""
-    for _ in range(LAST_STEP_TRIES_MAX - 1):
-        try:
-            return step()
-        except OutcomeUnknown:
-            time.sleep(LAST_STEP_PAUSE_SECONDS)
-    return step()
-
-
-@contextmanager
 def _last_step() -> Iterator[None]:
     """Both copies could count in the middle of it. So the first SIGINT or SIGTERM does not end it; a second one does."""
     if threading.current_thread() is not threading.main_thread():
@@ -445,111 +421,9 @@ def _last_step() -> Iterator[None]:
             signal.signal(number, former)
 
 
-@contextmanager
-def _target(database: Database, former: Mark | None) -> Iterator[tuple[Database, Callable[[str], None]]]:
-    """The shard to copy into, and a call that lets no node begin the namespace under its name any more, for it is elsewhere.
-
-    What a move that fails before that call has made is removed again; what was there before is not touched.
-
-    Args:
-        database: Where the namespace will be.
-        former: An earlier move out of the same directory that did not get as far as to mark it.
-    """
-    is_closed = False
-
-    def close(source: str) -> None:
-        nonlocal is_closed
-        is_closed = True
-        if held is not None:
-            _close(database, held.epoch, source)
-
-    with _as_unavailable():
-        is_new = not database.find()
-        target = database.beside()
-        if target.find():
-            _refuse_a_second_move(target)
-            _refuse_another_source(target, former)
-            target.remove()  # what an interrupted move has left
-        if is_new:
-            database.prepare()
-        held: Acquired | None = None
-        try:
-            if database.moved_to() is None:
-                with leased(database) as (held, keeper):
-                    _refuse_what_is_there(database, held, keeper)
-                    target.prepare()
-                    yield target, close
-            else:
-                target.prepare()
-                yield target, close
-        except BaseException:
-            if not is_closed:
-                for made in (target, *((database,) if is_new else ())):
-                    with suppress(StorageError):
-                        if made.find():
-                            made.remove()
-            raise
-
-
-def _close(database: Database, epoch: int, source: str) -> None:
-    """Mark the namespace's own shard, which is empty, as one whose namespace is in a directory. Raises StoreUnavailable."""
-    lease = database.lease()
-    try:
-        is_marked = _repeat(
-            lambda: lease.move_away(epoch, f"{source}\n") or database.moved_mark() == f"{source}\n"
-        )
-    finally:
-        lease.close()
-    if not is_marked:
-        raise StoreUnavailable(
-            f"a node has begun namespace {database.namespace} in {database} meanwhile: nothing was moved; stop the nodes and move again"
-        )
-
-
-def _refuse_what_is_there(database: Database, held: Acquired, keeper: LeaseKeeper) -> None:
-    """UsageError if the namespace has entities in the database. One without any was only begun, by a node or an earlier move."""
-    store = open_table_store(database, held, keeper.is_held, MOVER, reserve_bytes=0)
-    try:
-        namespace = Namespace(database.namespace, store, NoOutbox())
-        recover(namespace, store)
-        if entities(namespace):
-            raise UsageError(
-                f"{database} holds namespace {database.namespace} already: it is not overwritten. If what it holds is not needed, "
-                "delete its queues and topics there, stop its nodes, and move again"
-            )
-    finally:
-        store.close()
-
-
-def _refuse_another_source(target: Database, former: Mark | None) -> None:
-    copied = target.copied_by()
-    if copied is not None and (former is None or former.move != _move_of(copied)):
-        source = copied.partition("\n")[2]
-        raise StoreUnavailable(
-            f"a move of the namespace from {source} into {target} is not finished: repeat it there with `pairbus store move --data "
-            f"{source} --to URL`, which finishes it or begins it again"
-        )
-
-
-def _move_of(mark: str | None) -> str | None:
-    return None if mark is None else mark.partition("\n")[0]
-
-
 def _reason(error: StorageError) -> str:
     """Of a statement; what it says about the statement's effect is not true of the whole move."""
     return str(error).removesuffix(". Nothing was changed")
-
-
-def _refuse_a_second_move(target: Database) -> None:
-    lease = target.lease()
-    try:
-        owner = lease.look()
-    finally:
-        lease.close()
-    if owner.owner and owner.remaining_ms > 0:
-        raise StoreUnavailable(
-            f"another move into {target} is under way, or was interrupted: wait {max(1, owner.remaining_ms // 1000)} s"
-        )
 
 
 def _mark_moved(database: Database, epoch: int, data: Path, mark: Mark) -> bool:
@@ -558,7 +432,7 @@ def _mark_moved(database: Database, epoch: int, data: Path, mark: Mark) -> bool:
     target = f"{data}\n{mark.move}"
     try:
         # A mark whose answer was lost is found by the next try.
-        return _repeat(lambda: lease.move_away(epoch, target) or database.moved_mark() == target)
+        return repeat(lambda: lease.move_away(epoch, target) or database.moved_mark() == target)
     except (OutcomeUnknown, TableFailed) as error:
         raise StoreUnavailable(
             f"the move is not finished: whether {database} is marked as moved is not known. If it is not, its nodes can go on; {data} "

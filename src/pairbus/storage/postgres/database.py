@@ -48,20 +48,22 @@ class Database:
         """Hosts and database, without anything secret."""
         return str(self.address)
 
-    def prepare(self) -> None:
-        """Make or migrate the tables, and find the shard or begin it. Raises OutcomeUnknown, ShardMoved, TableFailed, or UsageError if the
-        database has the namespace in another spelling.
+    def prepare(self) -> bool:
+        """Make or migrate the tables, and find the shard or begin it: whether this call has made it.
+
+        Raises OutcomeUnknown, ShardMoved, TableFailed, or UsageError if the database has the namespace in another spelling.
         """
         session = Session(self.address, "setup")
         try:
             ensure(session)
-            self._shard, range_frames = shard_of(session, self.namespace, self._range_frames)
+            self._shard, range_frames, is_made = shard_of(session, self.namespace, self._range_frames)
             moved = setting_of(session, self._shard, MOVED)
             if moved is not None:
                 raise moved_error(self.namespace, self.address, moved)
             self._range_frames = range_frames
         finally:
             session.close()
+        return is_made
 
     def find(self) -> bool:
         """Find the shard and make nothing; False: the database has no such namespace. Raises as ``prepare`` does, but for ShardMoved."""
@@ -111,18 +113,33 @@ class Database:
         return None if value is None else value.decode()
 
     def replace_with(self, other: Database) -> None:
-        """Remove this shard and give its name to another, in one transaction. Raises OutcomeUnknown or TableFailed."""
+        """Remove this shard and give its name to another, in one transaction. Raises OutcomeUnknown, or TableFailed: see ``replace_shard``."""
         session = Session(self.address, "setup")
         try:
             replace_shard(session, self.shard, other.shard, self.namespace)
         finally:
             session.close()
 
-    def remove(self) -> None:
-        """Remove the shard and everything in it. Raises OutcomeUnknown or TableFailed."""
+    def remove(
+        self, epoch: int, *, owner: str = "", copied: str | None = None, is_empty: bool = False
+    ) -> bool:
+        """Remove the shard and everything in it; False: it is not what the caller knows any more, and belongs to somebody else.
+
+        In one transaction with that check. Raises OutcomeUnknown or TableFailed.
+
+        Args:
+            epoch: That the shard must have.
+            owner: Who may still own it.
+            copied: What ``copied_by`` must say.
+            is_empty: Whether it must hold nothing but fences.
+        """
         session = Session(self.address, "setup")
         try:
-            drop_shard(session, self.shard)
+            mark = None if copied is None else copied.encode()
+            name = self.namespace
+            return drop_shard(
+                session, self.shard, name=name, epoch=epoch, owner=owner, copied=mark, is_empty=is_empty
+            )
         finally:
             session.close()
 
@@ -133,6 +150,11 @@ class Database:
     def cut(self) -> None:
         """End every call under way, and all that come: this process ends, and must not wait for a database that does not answer."""
         self.address.cut()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the shard was found or made."""
+        return bool(self._shard)
 
     @property
     def shard(self) -> int:

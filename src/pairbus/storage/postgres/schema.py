@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.errors import UsageError
 from pairbus.storage.postgres.binary import INT4, TEXT, number, text
 from pairbus.storage.postgres.connection import DROPPED
+from pairbus.storage.postgres.settings import COPY, MOVED
 from pairbus.storage.table.ports import TableFailed, TableFull
 
 if TYPE_CHECKING:
@@ -120,20 +121,22 @@ def _refuse_other_case(session: Session, namespace: str) -> None:
         )
 
 
-def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES) -> tuple[int, int]:
-    """The number of a namespace's shard and the frames in each of its ranges; the shard is made if it is not there.
+def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES) -> tuple[int, int, bool]:
+    """The number of a namespace's shard, the frames in each of its ranges, and whether it was made because it was not there.
 
     Raises UsageError if the database has the namespace in another spelling.
     """
     name = namespace.encode()
     select = b"select shard, range_frames from pairbus_shard where name = $1"
     found = session.execute(b"shard", select, (TEXT,), (name,))
+    is_made = False
     if not found.ntuples:
-        literal = namespace.replace("'", "''")
-        session.run(
-            f"{_GUARD} insert into pairbus_shard (name, range_frames) select '{literal}', {range_frames} "
-            f"where not exists (select from pairbus_shard where lower(name) = lower('{literal}'))"
+        quoted = _literal(namespace)
+        inserted = session.run(
+            f"{_GUARD} insert into pairbus_shard (name, range_frames) select {quoted}, {range_frames} "
+            f"where not exists (select from pairbus_shard where lower(name) = lower({quoted}))"
         )
+        is_made = inserted.command_tuples == 1
         found = session.execute(b"shard", select, (TEXT,), (name,))
         if not found.ntuples:
             _refuse_other_case(session, namespace)
@@ -151,31 +154,84 @@ def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES)
         end if;
         end $pairbus$"""
     )
-    return shard, frames
+    return shard, frames, is_made
 
 
-def drop_shard(session: Session, shard: int) -> None:
-    """Remove a shard and everything in it."""
-    session.run(_drop_script(shard))
+def drop_shard(
+    session: Session, shard: int, *, name: str, epoch: int, owner: str, copied: bytes | None, is_empty: bool
+) -> bool:
+    """Remove a shard and everything in it, if it is still as it was seen; False: it is not, so it belongs to somebody else by now.
+
+    In one transaction with that check: whoever looks first and removes then may sleep in between for as long as a node takes to serve it.
+
+    Args:
+        session: A connection.
+        shard: Its number.
+        name: Its namespace, which another may have got meanwhile.
+        epoch: That it had.
+        owner: Who may own it all the same; whose lease has ended does not count.
+        copied: What it has as ``COPY``.
+        is_empty: Whether it must hold nothing but fences.
+    """
+    mark = "null" if copied is None else f"'\\x{copied.hex()}'::bytea"
+    is_same = (
+        f"select from pairbus_shard where shard = {shard} and name = {_literal(name)} and epoch = {epoch} "
+        f"and (owner in ('', {_literal(owner)}) or until <= clock_timestamp()) "
+        f"and (select value from pairbus_setting where shard = {shard} and name = '{COPY}') is not distinct from {mark}"
+        + (f" and not exists ({_filled(shard)})" if is_empty else "")
+    )
+    result = session.run(
+        f"""do $pairbus$ begin
+        if exists ({is_same}) then
+          set local lock_timeout = '10s';
+          -- First, as an acquisition does, and as dropping one of its parts would: who waits for the row holds this one.
+          lock table pairbus_frame in access exclusive mode;
+          perform from pairbus_shard where shard = {shard} for update;
+          if exists ({is_same}) then {_drop_script(shard)}; end if;
+        end if;
+        end $pairbus$;
+        select exists (select from pairbus_shard where shard = {shard})"""
+    )
+    return result.get_value(0, 0) != b"t"
+
+
+def _filled(shard: int) -> str:
+    """Frames that are not fences."""
+    return f"select from pairbus_frame where shard = {shard} and length(head) > 0"
 
 
 def replace_shard(session: Session, old: int, new: int, namespace: str) -> None:
-    """Remove one shard and give its namespace to another, in one transaction. Nothing happens if that was done already."""
-    name = namespace.replace("'", "''")
+    """Remove one shard and give its namespace to another, in one transaction. Nothing happens if that was done already.
+
+    Raises TableFailed if the copy is gone, or the old shard is neither marked as moved nor empty: then a node may have served it.
+    """
+    name = _literal(namespace)
     session.run(
-        f"""do $pairbus$ begin
+        f"""set local lock_timeout = '10s';
+        lock table pairbus_frame in access exclusive mode;
+        do $pairbus$ begin
         if not exists (select from pairbus_shard where shard = {new}) then
-          raise exception 'the new copy of % is gone: something else moves it too', '{name}';
+          raise exception 'the new copy of % is gone: something else moves it too', {name};
+        end if;
+        perform from pairbus_shard where shard = {old} for update;
+        if not exists (select from pairbus_setting where shard = {old} and name = '{MOVED}')
+           and exists (select from pairbus_shard where shard = {old} and owner <> '' and until > clock_timestamp()
+                       union all {_filled(old)}) then
+          raise exception 'a node has begun namespace % meanwhile: stop the nodes, delete what it holds, and repeat the command', {name};
         end if;
         end $pairbus$;
         {_drop_script(old)};
-        update pairbus_shard set name = '{name}' where shard = {new}"""
+        update pairbus_shard set name = {name} where shard = {new}"""
     )
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _drop_script(shard: int) -> str:
     return (
-        f"set local lock_timeout = '10s'; drop table if exists pairbus_frame_{shard}; drop table if exists {reserve_name(shard)};"
+        f"drop table if exists pairbus_frame_{shard}; drop table if exists {reserve_name(shard)};"
         f"delete from pairbus_setting where shard = {shard}; delete from pairbus_node where shard = {shard};"
         f"delete from pairbus_barrier where shard = {shard}; delete from pairbus_shard where shard = {shard}"
     )
