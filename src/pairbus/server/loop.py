@@ -118,6 +118,8 @@ class Driver:
         self._may_write = may_write
         self._held: list[PendingOutput] = []
         """Output whose commit has ended and that waits for ``may_write``."""
+        self._commit_since: float | None = None
+        """When the commit that the thread makes now was begun, by the loop's clock; None: it makes none."""
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self._turn_asked = False
         self._is_reading = True
@@ -222,6 +224,11 @@ class Driver:
                 timer.cancel()
         return self._commit_thread.stop()
 
+    def commit_waits_ms(self) -> int:
+        """For how long the commit under way has waited for the store; 0: none is under way."""
+        since = self._commit_since
+        return 0 if since is None else int((self._loop.time() - since) * 1000)
+
     def statistics(self) -> DriverStatistics:
         """A snapshot for metrics and tests."""
         return DriverStatistics(
@@ -269,6 +276,7 @@ class Driver:
             return
         if commit is not None:
             # The disk gets its next work before the output of the last commit is written: neither waits for the other.
+            self._commit_since = self._loop.time()
             self._commit_thread.submit(commit)
         self._write(outputs)
         if not self._queue.is_busy and not self._turn_asked and not self._held:
@@ -305,6 +313,7 @@ class Driver:
             )
 
     def _committed(self, commit: Commit) -> None:
+        self._commit_since = None
         outputs = self._queue.finish(commit)
         if self._is_stopped:
             return

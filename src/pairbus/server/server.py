@@ -255,6 +255,10 @@ class Server:
             store=self._assembly.store.statistics(),
         )
 
+    def commit_waits_ms(self) -> int:
+        """For how long the commit under way has waited: no answer that depends on it was written in that time."""
+        return self._driver.commit_waits_ms() if self._driver is not None else 0
+
     def held_objects(self) -> int:
         """About how many objects what is stored takes in memory; 0 while it does not run."""
         return self._assembly.broker.namespace.held_objects() if self._assembly is not None else 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from tests.integration.cluster.kit import Cluster
+from tests.integration.cluster.kit import Cluster, load
 from tests.postgres_kit import shared_server
 from tests.swallowing import swallowing_way
 from tests.waiting import wait_until
@@ -66,3 +67,40 @@ def test_an_owner_whose_report_waits_keeps_its_lease_and_says_that_its_report_wa
         assert node.metric("pairbus_cluster_silences_total") == 0
     finally:
         cluster.kill()
+
+
+@pytest.mark.long
+@pytest.mark.promise("S8")
+def test_owner_and_relay_are_unhealthy_while_commits_wait_and_renewals_do_not(tmp_path: Path) -> None:
+    """Another session holds a lock on the table of frames. The row of the lease is free."""
+    url = shared_server().new_database("commits-wait")
+    cluster = Cluster(tmp_path / "cluster", url, "a", "b", namespace="waiting")
+    try:
+        cluster.start()
+        owner, relay = cluster.owner_and_other()
+        with load(relay) as traffic:
+            wait_until(lambda: len(traffic.acknowledged) > 0, "sends are acknowledged")
+            with psycopg.connect(url) as other:
+                other.execute("lock table pairbus_frame in share mode")
+                wait_until(lambda: owner.health()["status"] == "unhealthy", "the owner answers nobody")
+                said = "the database has not answered a commit for "
+                assert owner.health()["reason"].startswith(said)
+                assert owner.health()["role"] == owner.role == "silent"
+                wait_until(lambda: relay.health()["status"] == "unhealthy", "the relay serves nobody either")
+                told = relay.health()["reason"]
+                assert told.startswith("the owner at ")
+                assert f" serves nobody: {said}" in told
+                wait_until(lambda: " lock" in owner.health()["reason"], "it says what for")
+                wait_until(lambda: _state_of(url, owner.name) == "waiting", "the others see it")
+            wait_until(lambda: owner.role == "owner" and relay.role == "relay", "both serve again")
+            wait_until(lambda: _state_of(url, owner.name) == "serving", "the others see it")
+            assert "reason" not in owner.health()
+    finally:
+        cluster.kill()
+
+
+def _state_of(url: str, node: str) -> str:
+    with psycopg.connect(url) as connection:
+        found = connection.execute("select state from pairbus_node where node = %s", [node]).fetchone()
+    assert found is not None
+    return str(found[0])

@@ -11,7 +11,7 @@ from pairbus import __version__
 from pairbus.form import FORM
 from pairbus.server.cluster.ownership.lease import LeaseCall, LeaseState
 from pairbus.server.cluster.relaying.relay import RouteKind
-from pairbus.storage.table.ports import MOVER
+from pairbus.storage.table.ports import MOVER, REQUEST_DRAIN
 
 if TYPE_CHECKING:
     from pairbus.server.cluster.ownership.keeper import LeaseView
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REPORT_WAITS_MS: Final = 3_000
 """A report that has waited for so long is told of: other nodes and operators soon take the node for late."""
+COMMIT_WAITS_MS: Final = 3_000
+"""While a commit has waited for so long, the owner is unfit: it answers nobody, although renewals of its lease may pass."""
 _CALLS: Final = {
     LeaseCall.LOOK: "a look at the lease is under way",
     LeaseCall.ACQUIRE: "this node is taking the lease",
@@ -30,13 +32,42 @@ _CALLS: Final = {
 }
 
 
-def role_of(route: Route, reach: OwnerReach, is_lease_over: bool) -> tuple[str, str]:
-    """What a node is, and why if it is ``silent`` because it cannot reach the owner."""
+def role_and_reason(
+    route: Route,
+    reach: OwnerReach,
+    view: LeaseView | None,
+    *,
+    is_lease_over: bool,
+    commit_waits_ms: int,
+    lease_ms: int,
+    failed_takeover: str,
+) -> tuple[str, str]:
+    """What a node is, and why if it is ``silent``; ``view``: None before it has a lease to keep."""
+    if view is None:
+        return role_of(route, reach, is_lease_over)
+    role, reason = role_of(route, reach, is_lease_over, commit_trouble(commit_waits_ms, view))
+    if role == "silent" and not reason:
+        reason = silent_reason(view, route, lease_ms, failed_takeover)
+    return role, reason
+
+
+def role_of(route: Route, reach: OwnerReach, is_lease_over: bool, commit: str = "") -> tuple[str, str]:
+    """What a node is, and why if it is ``silent`` because it cannot reach the owner, or as the owner because of ``commit``."""
+    if route.kind is RouteKind.LOCAL:
+        return ("silent" if commit else "owner"), commit
     if route.kind is not RouteKind.RELAY:
-        return ("owner" if route.kind is RouteKind.LOCAL else "silent"), ""
+        return "silent", ""
     if trouble := reach.trouble():
         return "silent", trouble
     return ("silent" if is_lease_over else "relay"), ""
+
+
+def commit_trouble(waits_ms: int, view: LeaseView) -> str:
+    """Why an owner whose commit has waited for so long answers nobody; empty: it answers."""
+    if waits_ms < COMMIT_WAITS_MS:
+        return ""
+    why = f": {view.commit_waits_for}" if view.commit_waits_for else ""
+    return f"the database has not answered a commit for {waits_ms / 1000:.1f} s{why}"
 
 
 def silent_reason(view: LeaseView, route: Route, lease_ms: int, failed_takeover: str) -> str:
@@ -58,8 +89,12 @@ def silent_reason(view: LeaseView, route: Route, lease_ms: int, failed_takeover:
         return "this node became the owner and reads the log"
     if failure:
         return f"the database failed{failure}"
+    if view.asked == REQUEST_DRAIN:
+        return "this node takes no part (`pairbus cluster drain`), and no other one owns the namespace"
     if route.kind is RouteKind.RELAY:
         return "the last lease that this node knows of has ended, and the database tells of no other"
+    if view.ownership is not None and view.ownership.owner and view.ownership.remaining_ms <= 0:
+        return f"the lease of {view.ownership.owner} has ended, and no node has taken the namespace yet"
     return ""
 
 

@@ -22,7 +22,7 @@ from pairbus.errors import StoreFenced
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.cluster.advertised import OwnAddress
-from pairbus.server.cluster.health import health_answer, report_warning, role_of, silent_reason
+from pairbus.server.cluster.health import health_answer, report_warning, role_and_reason
 from pairbus.server.cluster.metrics import cluster_metrics
 from pairbus.server.cluster.names import NodeNames
 from pairbus.server.cluster.ownership.building import Building, TakeoverGivenUp
@@ -261,9 +261,8 @@ class Node:
             metrics = self.metrics()  # none while the node starts or stops
             return 200 if metrics else 503, CONTENT_TYPE, render(metrics).encode()
         role, reason = self._role_and_reason()
-        warning = self._own_address.trouble or (
-            report_warning(self._keeper.view()) if self._keeper is not None else ""
-        )
+        reports = report_warning(self._keeper.view()) if self._keeper is not None else ""
+        warning = self._own_address.trouble or reports
         return health_answer(target, role, self._options.namespace, self._standing(role), reason, warning)
 
     def role(self) -> str:
@@ -271,20 +270,19 @@ class Node:
         return self._role_and_reason()[0]
 
     def _role_and_reason(self) -> tuple[str, str]:
-        route = self.route()
-        role, reason = role_of(route, self._relay.reach, self._loop.time() >= self._owner_until)
-        if role == "silent" and not reason and self._keeper is not None:
-            reason = silent_reason(self._keeper.view(), route, self._cluster.lease_ms, self._takeovers.reason)
-        return role, reason
+        return role_and_reason(
+            self.route(),
+            self._relay.reach,
+            self._keeper.view() if self._keeper is not None else None,
+            is_lease_over=self._loop.time() >= self._owner_until,
+            commit_waits_ms=self._server.commit_waits_ms() if self._server is not None else 0,
+            lease_ms=self._cluster.lease_ms,
+            failed_takeover=self._takeovers.reason,
+        )
 
     def _standing(self, role: str) -> dict[str, str]:
-        owner = self._owner
-        return {
-            "role": role,
-            "node": self._cluster.node,
-            "owner": owner[1] if owner is not None else "",
-            "epoch": str(owner[0]) if owner is not None else "",
-        }
+        epoch, owner, _ = self._owner or ("", "", "")
+        return {"role": role, "node": self._cluster.node, "owner": owner, "epoch": str(epoch)}
 
     # What keeps changing.
 

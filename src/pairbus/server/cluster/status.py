@@ -17,6 +17,8 @@ STALE_MS: Final = 10_000
 """A node that has not reported for so long is shown as gone."""
 STOPPED: Final = "stopped"
 """The state that a node reports at last, when it is stopped in an orderly way."""
+COMMIT_WAITS: Final = "waiting"
+"""The state that an owner reports while it keeps its lease and a commit waits in the database: no client is answered."""
 
 
 def describe(

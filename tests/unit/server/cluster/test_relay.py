@@ -15,11 +15,13 @@ import pytest
 from pairbus.amqp.transport.framing import SASL_HEADER
 from pairbus.server.cluster import advertised
 from pairbus.server.cluster.advertised import OwnAddress
-from pairbus.server.cluster.health import health_answer, role_of
+from pairbus.server.cluster.health import COMMIT_WAITS_MS, health_answer, role_and_reason, role_of
+from pairbus.server.cluster.ownership.keeper import LeaseView
+from pairbus.server.cluster.ownership.lease import LeaseState
 from pairbus.server.cluster.relaying import reach as reach_module
 from pairbus.server.cluster.relaying.pipes import READ_BYTES
 from pairbus.server.cluster.relaying.quiet import QUIET_BYTES
-from pairbus.server.cluster.relaying.reach import ask_name, who_else
+from pairbus.server.cluster.relaying.reach import OwnerReach, ask_name, who_else
 from pairbus.server.cluster.relaying.relay import FIRST_BYTES_MAX, MARK, Relay, Route, RouteKind
 from pairbus.server.config.addresses import format_address
 from pairbus.server.sockets.accepting import Acceptor
@@ -577,6 +579,7 @@ class Swallower:
 
     def __init__(self) -> None:
         self.answers = True
+        self.role = "owner"
         self.asked = 0
         self.address = ""
         self._server: asyncio.Server | None = None
@@ -592,7 +595,8 @@ class Swallower:
             return
         self.asked += 1
         if self.answers:
-            writer.write(b'HTTP/1.1 200 OK\r\n\r\n{"namespace": "contoso", "node": "a"}')
+            body = {"namespace": "contoso", "node": "a", "role": self.role, "reason": "a commit waits"}
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + json.dumps(body).encode())
             writer.close()
 
     def close(self) -> None:
@@ -662,3 +666,38 @@ async def test_an_owner_that_answers_is_asked_by_one_connection_at_a_time(
     relay.relay.reach.failed(swallower.address, OSError("refused"))
     await until(lambda: swallower.asked == reach_module.ASKED_TIMES + 1)
     await until(lambda: not relay.relay.reach.failure)
+
+
+async def test_an_owner_that_says_that_it_serves_nobody_is_believed_until_it_serves(
+    nodes: Callable[..., Node], swallower: Swallower, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its commits wait, and its lease goes on. That is no failure of the way to it."""
+    relay = nodes()
+    relay.host.now = Route(RouteKind.RELAY, swallower.address)
+    reach = relay.relay.reach
+    swallower.role = "silent"
+    relay.relay.owner_changed(swallower.address, ("contoso", "a"))
+    await until(lambda: role_of(relay.host.now, reach, False)[0] == "silent")
+    assert reach.trouble() == f"the owner at {swallower.address} serves nobody: a commit waits"
+    assert not reach.failure
+    assert not [one for one in caplog.records if getattr(one, "event", "") == "cluster.relay_failed"]
+    swallower.role = "owner"
+    await until(lambda: role_of(relay.host.now, reach, False) == ("relay", ""))
+
+
+def test_an_owner_whose_commit_waits_for_long_serves_nobody_and_says_why() -> None:
+    def found(waits_ms: int, waits_for: str = "") -> tuple[str, str]:
+        view = LeaseView(LeaseState.SERVING, None, None, "", (), 100, commit_waits_for=waits_for)
+        return role_and_reason(
+            Route(RouteKind.LOCAL),
+            OwnerReach(),
+            view,
+            is_lease_over=False,
+            commit_waits_ms=waits_ms,
+            lease_ms=2_000,
+            failed_takeover="",
+        )
+
+    assert found(0) == found(COMMIT_WAITS_MS - 1) == ("owner", "")
+    assert found(4_000) == ("silent", "the database has not answered a commit for 4.0 s")
+    assert found(4_000, "a lock")[1] == "the database has not answered a commit for 4.0 s: a lock"

@@ -9,6 +9,7 @@ from pairbus.server.cluster.ownership.keeper import LeaseView
 from pairbus.server.cluster.ownership.lease import LeaseCall, LeaseState
 from pairbus.server.cluster.ownership.takeover import PAUSE_MS_MAX, PAUSE_MS_MIN, SeenOwners, Takeovers
 from pairbus.server.cluster.relaying.relay import Route, RouteKind
+from pairbus.storage.table.ports import REQUEST_DRAIN, Ownership
 
 
 def test_pauses_after_failed_takeovers_grow_until_one_succeeds() -> None:
@@ -114,3 +115,18 @@ def test_a_report_that_waits_is_a_warning_and_no_reason(waits_ms: int, waits_for
     assert report_warning(view).startswith(said)
     assert bool(report_warning(view)) == bool(said)
     assert silent_reason(view, Route(RouteKind.WAIT), 2_000, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "owner", "said"),
+    [
+        (REQUEST_DRAIN, Ownership(3, "", "", 0), "this node takes no part (`pairbus cluster drain`)"),
+        ("", Ownership(3, "a", "10.0.0.1:5671", 0), "the lease of a has ended, and no node has taken"),
+        ("", Ownership(3, "", "", 0), ""),
+    ],
+)
+def test_a_node_without_an_owner_says_whom_it_waits_for(asked: str, owner: Ownership, said: str) -> None:
+    view = LeaseView(LeaseState.IDLE, None, owner, asked, (), 100)
+    reason = silent_reason(view, Route(RouteKind.WAIT), 2_000, "")
+    assert reason.startswith(said)
+    assert bool(reason) is bool(said)

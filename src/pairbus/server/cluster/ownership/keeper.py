@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.errors import StorageError, StoreFenced
 from pairbus.server.cluster.ownership.lease import Lease, LeaseCall, LeaseState
 from pairbus.server.cluster.ownership.reporter import Reporter
+from pairbus.server.cluster.status import COMMIT_WAITS
 from pairbus.storage.table.appender import CommitsLost, shortened
 from pairbus.storage.table.ports import (
     MOVER,
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 _LEASE: Final = "lease"
 _REPORT: Final = "nodes"
+_COMMIT: Final = "commit"
 LOSSES_SECONDS_MAX: Final = 3.0
 """How long a node that was fenced tries to learn what the database lost."""
 LOSSES_PAUSE_SECONDS: Final = 0.2
@@ -89,6 +91,8 @@ class LeaseView:
     """For how long the node's own report has waited for the database; 0: none is under way."""
     report_waits_for: str = ""
     """What it waits for, if that is known."""
+    commit_waits_for: str = ""
+    """What a commit that has waited for long waits for, if that is known."""
     is_over: bool = False
     """The thread has ended: nothing more will be known."""
 
@@ -125,8 +129,8 @@ class LeaseKeeper:
         self._answered_ns = clock_ns()
         self._failures = {_LEASE: "", _REPORT: ""}
         """What is wrong with each of the two connections; empty: nothing."""
-        self._waits = ""
-        """What the call of the lease that is under way waits for, once it has waited for long."""
+        self._waits = {_LEASE: "", _COMMIT: ""}
+        """What the call under way on each of these connections waits for, once it has waited for long; empty: that is not known."""
         self._call = LeaseCall.NONE
         self._ending: StorageError | None = None
         self._last: Callable[[], LastFrame] = _none
@@ -185,12 +189,13 @@ class LeaseKeeper:
                 lag_ms=(now - self._answered_ns) // 1_000_000,
                 writes_ms_left=max(0, self._lease.writes_until_ns - now) // 1_000_000,
                 copies=reported.copies if self._lease.held is not None else None,
-                failure=self._waits or self._failures[_LEASE],
+                failure=self._waits[_LEASE] or self._failures[_LEASE],
                 ending=self._ending,
                 call=self._call,
                 doubled=reported.doubled,
                 report_waits_ms=reported.waits_ms,
                 report_waits_for=reported.waits_for,
+                commit_waits_for=self._waits[_COMMIT],
                 is_over=self._is_over,
             )
 
@@ -238,8 +243,8 @@ class LeaseKeeper:
         """A call on one of this node's connections to the database goes on waiting; empty: it was answered. From any thread."""
         with self._condition:
             self.failures += bool(why)
-            if connection == _LEASE:
-                self._waits = why
+            if connection in self._waits:
+                self._waits[connection] = why
         if connection == _REPORT:
             self._reporter.unanswered(why)
 
@@ -261,8 +266,10 @@ class LeaseKeeper:
             has_woken = self._perform(call)
             self._changed(has_woken)
             if not self._failures[_LEASE]:
-                state = self._lease.state(self._clock_ns()).value
-                self._reporter.lease_answered(state, is_owner=self._lease.held is not None)
+                state = self._lease.state(self._clock_ns())
+                is_waiting = state is LeaseState.SERVING and bool(self._waits[_COMMIT])
+                said = COMMIT_WAITS if is_waiting else state.value
+                self._reporter.lease_answered(said, is_owner=self._lease.held is not None)
         if not self._is_stopped:
             self._learn_why()
         with self._condition:
@@ -361,7 +368,7 @@ class LeaseKeeper:
             self._answered_ns = self._clock_ns()
             self._answered(_LEASE)
         with self._condition:
-            self._call, self._waits = LeaseCall.NONE, ""
+            self._call, self._waits[_LEASE] = LeaseCall.NONE, ""
             self._condition.notify_all()
         return has_woken
 

@@ -8,6 +8,7 @@ A connection may succeed and prove nothing:
 - It leads elsewhere, because the owner advertises a wrong address: back to this node, to another one that relays, or to another namespace. So
   a try asks ``/health``, and whose answer it is decides. The first try asks several times, because a balancer may lead to the owner only
   sometimes. What answers something else than a node is taken for the owner.
+- It leads to an owner that answers no client, because its database does not answer it: it says so itself (decision 0192).
 - It leads nowhere: a network that swallows everything, or a process that is frozen, takes connections and says nothing (decision 0183).
 """
 
@@ -18,6 +19,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Final
 
 from pairbus.errors import UsageError
@@ -68,8 +70,13 @@ async def ask_name(address: str) -> tuple[str, str] | None:
         return None
 
 
-async def _ask(address: str) -> tuple[str, str] | None:
-    """As ``ask_name``, but silence raises _SaysNothing, and a connection that takes too long TimeoutError."""
+async def _ask(
+    address: str, heard: Callable[[tuple[str, str], str], None] | None = None
+) -> tuple[str, str] | None:
+    """As ``ask_name``, but silence raises _SaysNothing, and a connection that takes too long TimeoutError.
+
+    ``heard``: called with who answers, and why that node serves nobody, if it says so.
+    """
     with _connecting():
         host, port = parse_address(address, "the owner's address")
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
@@ -82,7 +89,10 @@ async def _ask(address: str) -> tuple[str, str] | None:
             while more := await reader.read(ANSWER_BYTES_MAX - len(answer)):
                 answer += more
         found = json.loads(answer.partition(b"\r\n\r\n")[2])
-        return str(found["namespace"]), str(found["node"])
+        name = str(found["namespace"]), str(found["node"])
+        if heard is not None:
+            heard(name, str(found.get("reason", "")) if found.get("role") == "silent" else "")
+        return name
     except TimeoutError:
         if not answer:
             raise _SaysNothing from None
@@ -120,6 +130,8 @@ class OwnerReach:
         """Another node answers at the address, or nobody: that a connection can be made says nothing."""
         self._silent_since: float | None = None
         """When the first connection was made over which nothing has come; None: there was an answer since, or no connection."""
+        self._silence = ""
+        """Why the owner serves nobody, as it says itself; empty: it serves, or did not say."""
         self.failure = ""
         """Why the owner could not be reached lately; empty: it was, or nothing was tried yet."""
         self.failures = 0
@@ -132,6 +144,7 @@ class OwnerReach:
         self.close()
         self.address, self.failure = address, ""
         self._expected, self._proves_nothing, self._silent_since = expected, False, None
+        self._silence = ""
         self._logged.clear()
         if address:
             self._watch = asyncio.get_running_loop().create_task(self._keep_looking(address))
@@ -141,7 +154,9 @@ class OwnerReach:
         if self._silent_since is not None:
             seconds = asyncio.get_running_loop().time() - self._silent_since
             return f"the owner at {self.address} takes connections and has said nothing for {seconds:.1f} s"
-        return self.failure and f"the owner at {self.address} cannot be reached: {self.failure}"
+        if self.failure:
+            return f"the owner at {self.address} cannot be reached: {self.failure}"
+        return self._silence and f"the owner at {self.address} serves nobody: {self._silence}"
 
     def connected(self, address: str) -> None:
         if address == self.address and self.failure and not self._proves_nothing:
@@ -183,7 +198,7 @@ class OwnerReach:
             self.connected(address)
             times = 1
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WATCH_SECONDS):
+                async with asyncio.timeout(RETRY_SECONDS if self._silence else WATCH_SECONDS):
                     await self._hurry.wait()
 
     async def _look(self, address: str, times: int) -> None:
@@ -194,7 +209,7 @@ class OwnerReach:
                 (await connect(address)).abort()
                 other = ""
             else:
-                other = await who_else(address, expected, times, _ask)
+                other = await who_else(address, expected, times, partial(_ask, heard=self._heard))
         except _SaysNothing:
             self._proves_nothing = True
             if self._silent_since is None:
@@ -209,6 +224,10 @@ class OwnerReach:
             raise OSError(
                 f"{other} answers there instead of node {owner}: the --advertise of {owner} is wrong"
             )
+
+    def _heard(self, name: tuple[str, str], silence: str) -> None:
+        if name == self._expected:
+            self._silence = silence
 
     def close(self) -> None:
         if self._watch is not None:
