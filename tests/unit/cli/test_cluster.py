@@ -203,6 +203,24 @@ def test_a_node_that_runs_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(fake.entries) == {"a", "b"}
 
 
+def test_an_owner_is_not_forgotten_while_its_lease_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed a moment ago, under a long lease, or only its reports wait."""
+    fake = Fake(node("a", age_ms=STALE_MS, asked=REQUEST_DRAIN), node("b"), taker="")
+    fake.owner = replace(fake.owner, remaining_ms=9_000)
+    result = run(monkeypatch, fake, "drain", "a", "--forget")
+    assert result.return_value == 1
+    assert "a owns contoso, and its lease lasts another 9.0 s" in result.stderr
+    assert set(fake.entries) == {"a", "b"}
+    fake.owner = replace(fake.owner, remaining_ms=0)
+    result = run(monkeypatch, fake, "drain", "a", "--forget")
+    assert result.return_value == 0
+    said = "a is forgotten, and so is its drain: it takes part if it is started again; no node owns contoso now\n"
+    assert result.stdout == said
+    result = run(monkeypatch, fake, "drain", "a", "--undo")
+    assert result.return_value == 1
+    assert "contoso has no node 'a'" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("age_ms", "remaining_ms", "is_told"), [(60_000, 0, True), (60_000, 1_000, False), (100, 0, False)]
 )

@@ -66,8 +66,8 @@ Examples:
 
 \b
 Drain a node before you stop its machine: it gives the namespace up, relays, and takes no part until --undo, also after a restart.
-The only node is not drained without --force, and a node that runs is not forgotten.
-Exit codes: 0 done, 1 there is no such node, it runs (--forget), or no other node took the namespace, 2 wrong usage, 3 the database cannot be reached
+The only node is not drained without --force, and a node that runs or still has the lease is not forgotten.
+Exit codes: 0 done, 1 there is no such node, it runs or has the lease (--forget), or no other node took the namespace, 2 wrong usage, 3 the database cannot be reached
 or refused.
 """
 
@@ -215,30 +215,52 @@ def drain(flags: DrainFlags) -> int:
     with _tables(flags) as tables:
         owner, nodes = tables.state()
         is_owner = owner.owner == flags.node and owner.remaining_ms > 0
-        is_last = is_owner and (
-            flags.undo or flags.forget or not _await_ready(flags, tables, flags.node, nodes)
-        )
-        reason = _why_not(flags, nodes, is_last)
-        if reason:
-            return _no(reason)
         if flags.forget:
-            is_there = tables.nodes.forget(flags.node)
-        else:
-            is_there = tables.nodes.ask(flags.node, REQUEST_NONE if flags.undo else REQUEST_DRAIN)
-        if not is_there:
-            return _no(f"{flags.namespace} has no node {flags.node!r}; `pairbus cluster status` lists them")
-        if is_last and flags.force and not _await_release(flags, tables, owner):
+            return _forget(flags, tables, owner, nodes)
+        is_last = is_owner and not flags.undo and not _await_ready(flags, tables, flags.node, nodes)
+        if is_last and not flags.force:
+            only = _only(flags.node, flags.namespace, nodes)
+            return _no(f"{only}, or give --force, and nobody serves {flags.namespace} until --undo")
+        if not tables.nodes.ask(flags.node, REQUEST_NONE if flags.undo else REQUEST_DRAIN):
+            return _no(_unknown(flags))
+        if is_last and not _await_release(flags, tables, owner):
             return _no(
                 f"{flags.node} is asked to take no part, and still owned {flags.namespace} after {flags.timeout:g} s; "
                 "`pairbus cluster status` shows when it has given it up"
             )
-        if flags.undo or flags.forget or not is_owner or is_last:
-            done = "takes part again" if flags.undo else "is forgotten" if flags.forget else "takes no part"
-            if is_last and not flags.undo:
+        if flags.undo or not is_owner or is_last:
+            done = "takes part again" if flags.undo else "takes no part"
+            if is_last:
                 done += f": nobody serves {flags.namespace} until another node starts or `pairbus cluster drain {flags.node} --undo`"
             show({"node": flags.node, "done": done}, flags.as_json, f"{flags.node} {done}")
             return EXIT_DONE
         return _await_owner(flags, tables, owner)
+
+
+def _forget(flags: DrainFlags, tables: Tables, owner: Ownership, nodes: list[NodeEntry]) -> int:
+    """Take a node off the list, unless it is not gone for good."""
+    is_owned = bool(owner.owner) and owner.remaining_ms > 0
+    if is_owned and owner.owner == flags.node:
+        return _no(
+            f"{flags.node} owns {flags.namespace}, and its lease lasts another {owner.remaining_ms / 1000:.1f} s: stop it first; "
+            "if it was killed, repeat the command once the lease has ended"
+        )
+    found = next((one for one in nodes if one.node == flags.node), None)
+    if found is not None and is_reporting(found):
+        return _no(f"{flags.node} runs: it would be on the list again in a second; stop it first")
+    if not tables.nodes.forget(flags.node):
+        return _no(_unknown(flags))
+    done = "is forgotten"
+    if found is not None and found.asked == REQUEST_DRAIN:
+        done += ", and so is its drain: it takes part if it is started again"
+    if not is_owned:
+        done += f"; no node owns {flags.namespace} now"
+    show({"node": flags.node, "done": done}, flags.as_json, f"{flags.node} {done}")
+    return EXIT_DONE
+
+
+def _unknown(flags: DrainFlags) -> str:
+    return f"{flags.namespace} has no node {flags.node!r}; `pairbus cluster status` lists them"
 
 
 def _no(why: str) -> int:
@@ -275,15 +297,6 @@ def _only(node: str, namespace: str, nodes: list[NodeEntry]) -> str:
     late = ", ".join(f"{one.node} {one.age_ms / 1000:.1f} s" for one in _others(nodes, node))
     why = f" (no other node reports; the last reports were {late} ago)" if late else ""
     return f"{node} is the only node of {namespace} that takes part{why}: start another one first"
-
-
-def _why_not(flags: DrainFlags, nodes: list[NodeEntry], is_last: bool) -> str:
-    """Why a node is not drained or forgotten; empty: it is."""
-    if flags.forget and any(one.node == flags.node and is_reporting(one) for one in nodes):
-        return f"{flags.node} runs: it would be on the list again in a second; stop it first"
-    if is_last and not flags.undo and not flags.forget and not flags.force:
-        return f"{_only(flags.node, flags.namespace, nodes)}, or give --force, and nobody serves {flags.namespace} until --undo"
-    return ""
 
 
 def _await_release(flags: DrainFlags, tables: Tables, before: Ownership) -> bool:
