@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.broker import cluster as module
 from pairbus.cli.root import root
-from pairbus.server.cluster.status import STALE_MS, STOPPED
-from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE, NodeEntry, Ownership
+from pairbus.server.cluster.status import LATE_MS, STALE_MS, STOPPED
+from pairbus.storage.table.ports import MOVER, REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE, NodeEntry, Ownership
 
 
 def node(name: str, *, age_ms: int = 0, state: str = "idle", asked: str = "") -> NodeEntry:
@@ -219,6 +219,18 @@ def test_an_owner_is_not_forgotten_while_its_lease_lasts(monkeypatch: pytest.Mon
     result = run(monkeypatch, fake, "drain", "a", "--undo")
     assert result.return_value == 1
     assert "contoso has no node 'a'" in result.stderr
+
+
+def test_a_namespace_that_is_moved_has_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(node("a", age_ms=LATE_MS), taker="")
+    fake.owner = Ownership(3, MOVER, "", 4_000)
+    result = run(monkeypatch, fake, "status")
+    assert result.return_value == 1
+    said = "contoso: no node owns it while `pairbus store move` moves it (epoch 3), which holds it for another 4 s at least"
+    assert said in result.stdout
+    assert "former primary" not in result.stdout
+    assert "no node owns contoso" in run(monkeypatch, fake, "move").stderr
+    assert fake.requests == []
 
 
 @pytest.mark.parametrize(

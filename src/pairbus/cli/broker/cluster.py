@@ -15,7 +15,7 @@ from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, status, table_lines, terminal_columns
 from pairbus.errors import StorageError, UsageError
 from pairbus.server.cluster.status import LATE_MS, describe, is_reporting
-from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE
+from pairbus.storage.table.ports import MOVER, REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE
 
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import DatabaseCopies, LeaseTable, NodeEntry, NodeTable, Ownership
@@ -148,6 +148,11 @@ def _sentences(found: dict[str, Any]) -> list[str]:
             f"{found['namespace']}: {found['owner']} owns it (epoch {found['epoch']}), its lease lasts another "
             f"{found['lease_seconds_left']:g} s"
         )
+    elif found["is_moved"]:
+        head = (
+            f"{found['namespace']}: no node owns it while `pairbus store move` moves it (epoch {found['epoch']}), which holds it for another "
+            f"{found['lease_seconds_left']:g} s at least"
+        )
     else:
         head = f"{found['namespace']}: no node owns it (last epoch {found['epoch']})"
     return [
@@ -163,7 +168,7 @@ def _sentences(found: dict[str, Any]) -> list[str]:
 def _left_sentences(found: dict[str, Any]) -> list[str]:
     """A primary that was replaced and wakes knows nothing of what came after it, and looks as if every node had died."""
     ages = [node["seen_seconds_ago"] for node in found["nodes"]]
-    if found["owner"] or not ages or min(ages) * 1000 < LATE_MS:
+    if found["owner"] or found["is_moved"] or not ages or min(ages) * 1000 < LATE_MS:
         return []
     silence = f"No node has reported to {found['answered_by']} for {min(ages):g} s"
     return [
@@ -199,7 +204,7 @@ def move(flags: MoveFlags) -> int:
     """Give the namespace to another node."""
     with _tables(flags) as tables:
         owner, nodes = tables.state()
-        if not owner.owner or owner.remaining_ms <= 0:
+        if owner.owner in ("", MOVER) or owner.remaining_ms <= 0:
             return _no(f"no node owns {flags.namespace}: there is nothing to move")
         if not _await_ready(flags, tables, owner.owner, nodes):
             return _no(_only(owner.owner, flags.namespace, nodes))
@@ -239,7 +244,7 @@ def drain(flags: DrainFlags) -> int:
 
 def _forget(flags: DrainFlags, tables: Tables, owner: Ownership, nodes: list[NodeEntry]) -> int:
     """Take a node off the list, unless it is not gone for good."""
-    is_owned = bool(owner.owner) and owner.remaining_ms > 0
+    is_owned = owner.owner not in ("", MOVER) and owner.remaining_ms > 0
     if is_owned and owner.owner == flags.node:
         return _no(
             f"{flags.node} owns {flags.namespace}, and its lease lasts another {owner.remaining_ms / 1000:.1f} s: stop it first; "

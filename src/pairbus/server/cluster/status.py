@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pairbus.storage.table.ports import MOVER
+
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, Ownership
 
@@ -24,19 +26,21 @@ COMMIT_WAITS: Final = "waiting"
 def describe(
     namespace: str, owner: Ownership, nodes: Sequence[NodeEntry], copies: DatabaseCopies | None
 ) -> dict[str, Any]:
-    """Owner, epoch, lease, nodes and standbys, for JSON."""
-    is_owned = bool(owner.owner) and owner.remaining_ms > 0
+    """Owner, epoch, lease, nodes and standbys, for JSON. ``is_moved``: a move holds the lease, which is no node."""
+    is_held = bool(owner.owner) and owner.remaining_ms > 0
+    is_owned = is_held and owner.owner != MOVER
     name = owner.owner if is_owned else ""
     return {
         "namespace": namespace,
         "owner": name or None,
         "epoch": owner.epoch,
         "address": owner.address if is_owned else None,
-        "lease_seconds_left": round(max(owner.remaining_ms, 0) / 1000, 1) if is_owned else 0,
+        "lease_seconds_left": round(max(owner.remaining_ms, 0) / 1000, 1) if is_held else 0,
+        "is_moved": is_held and not is_owned,
         "nodes": [
             {
                 "node": one.node,
-                "state": _state(one),
+                "state": _state(one, name),
                 "role": _role(one, name),
                 "address": one.address,
                 "seen_seconds_ago": round(one.age_ms / 1000, 1),
@@ -54,18 +58,21 @@ def is_reporting(node: NodeEntry) -> bool:
     return node.age_ms < STALE_MS and node.state != STOPPED
 
 
-def _state(node: NodeEntry) -> str:
+def _state(node: NodeEntry, owner: str) -> str:
     if node.state == STOPPED:
         return STOPPED
-    if node.age_ms >= STALE_MS:
+    if node.age_ms >= STALE_MS and node.node != owner:
         return "gone"
+    # An owner renews its lease beside its reports: while that lasts, only the reports may wait.
     return "late" if node.age_ms >= LATE_MS else node.state
 
 
 def _role(node: NodeEntry, owner: str) -> str | None:
-    if node.age_ms >= LATE_MS or node.state == STOPPED or not owner:
+    if node.state == STOPPED or not owner:
         return None  # who relays relays to an owner
-    return "owner" if node.node == owner else "relay"
+    if node.node == owner:
+        return "owner"
+    return "relay" if node.age_ms < LATE_MS else None
 
 
 def _copies(copies: DatabaseCopies) -> dict[str, Any]:

@@ -466,6 +466,26 @@ def test_a_report_that_waits_holds_up_no_renewal_and_no_look_is_said_to_wait(ben
     bench.keeper.stop()
 
 
+def test_reports_that_fail_are_one_wait_until_one_is_answered(bench: Bench) -> None:
+    """The connection was left because it said nothing, again and again."""
+    bench.serve()
+    bench.until(lambda: bool(bench.nodes.reported))
+    bench.nodes.fails = OutcomeUnknown("the connection was lost")
+    bench.advance(1_100)
+    bench.until(lambda: bench.keeper.failures == 1)
+    before = bench.keeper.view().report_waits_ms
+    for _ in range(6):
+        bench.advance(600)
+    view = bench.keeper.view()
+    assert view.report_waits_ms == before + 3_600
+    assert view.report_waits_for == "the connection was lost"
+    bench.nodes.fails = None
+    bench.advance(1_100)
+    bench.until(lambda: not bench.keeper.view().report_waits_ms)
+    assert bench.keeper.view().report_waits_for == ""
+    bench.keeper.stop()
+
+
 def test_a_request_that_is_done_while_a_report_waits_is_taken_off_by_the_next_one(bench: Bench) -> None:
     bench.serve()
     bench.until(lambda: bool(bench.nodes.reported))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pairbus.server.cluster.status import LATE_MS, STALE_MS, STOPPED, describe, is_reporting
-from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, Ownership, StandbyEntry
+from pairbus.storage.table.ports import MOVER, DatabaseCopies, NodeEntry, Ownership, StandbyEntry
 
 
 def node(name: str, age_ms: int = 0) -> NodeEntry:
@@ -33,6 +33,17 @@ def test_a_lease_that_has_ended_has_no_owner() -> None:
     found = describe("contoso", Ownership(3, "a", "a:5671", -5), [node("a")], None)
     assert (found["owner"], found["address"], found["lease_seconds_left"]) == (None, None, 0)
     assert found["nodes"][0]["role"] is None  # there is nobody to relay to
+
+
+def test_an_owner_whose_reports_wait_is_late_and_owns_it_all_the_same() -> None:
+    found = describe("contoso", Ownership(3, "a", "a:5671", 1_940), [node("a", 2 * STALE_MS)], None)
+    assert [(one["role"], one["state"]) for one in found["nodes"]] == [("owner", "late")]
+
+
+def test_a_move_that_holds_the_lease_is_no_node() -> None:
+    found = describe("contoso", Ownership(3, MOVER, "", 1_940), [node("a")], None)
+    assert (found["owner"], found["is_moved"], found["lease_seconds_left"]) == (None, True, 1.9)
+    assert not describe("contoso", Ownership(3, MOVER, "", 0), [node("a")], None)["is_moved"]
 
 
 def test_a_node_that_was_stopped_is_shown_so_and_does_not_count() -> None:

@@ -88,7 +88,7 @@ class LeaseView:
     doubled: str = ""
     """Who else reports under the name of this node; empty: nobody."""
     report_waits_ms: int = 0
-    """For how long the node's own report has waited for the database; 0: none is under way."""
+    """For how long the database has answered none of this node's reports; 0: it has answered the last one."""
     report_waits_for: str = ""
     """What it waits for, if that is known."""
     commit_waits_for: str = ""

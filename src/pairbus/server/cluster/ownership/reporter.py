@@ -38,9 +38,9 @@ class Reported:
     doubled: str = ""
     """Who else reports under the name of this node; empty: nobody."""
     waits_ms: int = 0
-    """For how long the report under way has waited for the database; 0: none is under way."""
+    """For how long the database has answered no report, over all tries; 0: it has answered the last one."""
     waits_for: str = ""
-    """What it waits for, if that is known."""
+    """What it waits for, or why the last try failed; empty: neither is known."""
 
 
 class Reporter:
@@ -82,7 +82,7 @@ class Reporter:
         self._sees_copies = True
         self._has_failed = False
         self._sent_ns: int | None = None
-        """When the report under way began; None: there is none."""
+        """When the first report began that has had no answer; None: the last one had."""
         self._waits_for = ""
         self._reported_ns = 0
         self._reported_state = ""
@@ -154,7 +154,8 @@ class Reporter:
             return
         with self._condition:
             done, self._done = self._done, ""
-            self._sent_ns = now
+            if self._sent_ns is None:
+                self._sent_ns = now
         try:
             asked, known = self._exchange(done, state)
             copies = self._look_at_copies() if is_owner else None
@@ -163,7 +164,7 @@ class Reporter:
             with self._condition:
                 self._done = self._done or done
                 self._reported_ns = now
-                self._sent_ns, self._waits_for = None, ""
+                self._waits_for = str(error)
             self._failed(error)
             return
         self._has_failed = False
