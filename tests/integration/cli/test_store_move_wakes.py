@@ -135,6 +135,7 @@ def test_what_a_node_took_from_a_suspended_move_is_kept(place: int, data: Path, 
     assert in_database(url) == served
     assert on_disk(data) == before
     assert "this node" not in told
+    assert not Database(url, NAME).beside().find(), "its copy is removed"
 
 
 def _is_stopped(pid: int) -> bool:

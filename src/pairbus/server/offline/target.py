@@ -46,10 +46,14 @@ class Target:
         self._is_closed = False
 
     def close(self, source: str) -> None:
-        """Let no node begin the namespace under its name any more, for it is elsewhere."""
-        self._is_closed = True
-        if self.held is not None:
-            _close(self._database, self.held.epoch, source)
+        """Let no node begin the namespace under its name any more, for it is elsewhere. Raises StoreUnavailable if somebody has taken it."""
+        self._is_closed = True  # also if the outcome stays unknown: the copy may count then
+        if self.held is not None and not _close(self._database, self.held.epoch, source):
+            self._is_closed = False
+            raise StoreUnavailable(
+                f"a node or another move has taken namespace {self._database.namespace} in {self._database} meanwhile: nothing was moved; "
+                "stop the nodes and move again"
+            )
 
     def undo(self, *, is_new: bool) -> None:
         """Remove what a move has made that fails before it has closed the namespace.
@@ -107,19 +111,13 @@ def _remove_interrupted(copy: Database, former: Mark | None) -> None:
         raise StoreUnavailable(f"another move into {copy} is under way: wait until it has ended")
 
 
-def _close(database: Database, epoch: int, source: str) -> None:
-    """Mark the namespace's own shard, which is empty, as one whose namespace is in a directory. Raises StoreUnavailable."""
+def _close(database: Database, epoch: int, source: str) -> bool:
+    """Mark the namespace's own shard, which is empty, as one whose namespace is in a directory; False: somebody has taken it."""
     lease = database.lease()
     try:
-        is_marked = repeat(
-            lambda: lease.move_away(epoch, f"{source}\n") or database.moved_mark() == f"{source}\n"
-        )
+        return repeat(lambda: lease.move_away(epoch, f"{source}\n") or database.moved_mark() == f"{source}\n")
     finally:
         lease.close()
-    if not is_marked:
-        raise StoreUnavailable(
-            f"a node or another move has taken namespace {database.namespace} in {database} meanwhile: nothing was moved; stop the nodes and move again"
-        )
 
 
 def _refuse_what_is_there(database: Database, held: Acquired, keeper: LeaseKeeper) -> None:
