@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.nodes import PostgresNodes
-from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, DatabaseCopies, NodeEntry
+from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, DatabaseCopies, NodeEntry, TableFailed
 from tests.contract.table_kinds import new_name
 from tests.postgres_kit import shared_server
 
@@ -37,6 +37,16 @@ def test_nodes_are_listed_by_name_as_they_last_reported(table: PostgresNodes) ->
         ("b", "replaying", "2", ()),
     ]
     assert 0 <= found[0].age_ms < 60_000
+
+
+def test_a_report_for_a_shard_that_is_gone_says_so() -> None:
+    database = Database(shared_server().new_database(new_name("gone")), "contoso")
+    database.prepare()
+    assert database.remove(0)
+    table = database.nodes()
+    with pytest.raises(TableFailed, match=r"^the shard is gone from .*moved away and back, or removed$"):
+        table.report(A)
+    table.close()
 
 
 def test_a_request_stays_over_reports_until_it_was_answered(table: PostgresNodes) -> None:

@@ -86,6 +86,8 @@ _DROPPED: Final = DROPPED.encode()
 _LOCK_TIMED_OUT: Final = b"55P03"
 _CANCELLED: Final = b"57014"
 _NO_TABLE: Final = b"42P01"
+_NO_SHARD: Final = b"23503"
+"""Only the row of a shard is referred to."""
 
 
 class Address:
@@ -375,6 +377,10 @@ class Session:
                 return NoRange(text)
             if state == _NO_TABLE:
                 return NoTable(f"{self.address} refused: {text} (SQLSTATE {state.decode()})")
+            if state == _NO_SHARD:
+                return TableFailed(
+                    f"the shard is gone from {self.address}: its namespace was moved away and back, or removed"
+                )
             if state == _DISK_FULL or _NO_SPACE.search(text):
                 return TableFull(f"{self.address} has no space left: {text}")
             if state == _LOCK_TIMED_OUT:
