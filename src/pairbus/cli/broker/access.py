@@ -43,6 +43,8 @@ The namespace is named by PAIRBUS_PRIMARY (a connection string with the right Ma
 It must be one of a PairBus broker: rules of a namespace on Azure belong to its resource manager.
 Exit codes: 0 done, 1 there is no such rule, 2 wrong usage, 3 could not reach the namespace or it refused.
 """
+KEY_FILE_CHARACTERS_MAX: Final = 4_096
+"""Most that is read of a file with a key."""
 REQUEST_SECONDS_MAX: Final = 30.0
 OTHERS_SECONDS_MAX: Final = 3.0
 """How long one of several addresses may take to answer while another one is untried."""
@@ -192,7 +194,8 @@ def _right(text: str) -> str:
 
 def _key(file: Path) -> str:
     try:
-        key = file.read_text(encoding="utf-8").strip()
+        with file.open(encoding="utf-8") as opened:
+            key = opened.read(KEY_FILE_CHARACTERS_MAX).strip()
     except (OSError, UnicodeDecodeError):
         raise UsageError(f"--key-file {file} cannot be read as text") from None
     if not key or len(key) > KEY_LENGTH_MAX or not key.isascii() or any(one in key for one in " ;\n"):

@@ -6,16 +6,14 @@ Everything goes through the official client, so it works on Azure as it does her
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from pairbus.cli.entities.bodies import bodies_of, together
 from pairbus.cli.kit.errors import Refused, one_line, way_out
 from pairbus.cli.kit.namespace import (
     DEAD_LETTER,
@@ -34,7 +32,7 @@ from pairbus.model.typed_text import LONG_MAX, property_of
 from pairbus.sdk.place import errors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from azure.servicebus import (
         ServiceBusClient,
@@ -169,7 +167,7 @@ def send(flags: SendFlags) -> int:
         raise UsageError(
             f"'{flags.entity}' takes no sends: only the broker puts messages there. Send to '{path}'"
         )
-    bodies = iter(_bodies(flags))
+    bodies = bodies_of(flags.body, flags.file, flags.lines, flags.count)
 
     def work() -> int:
         from azure.servicebus import ServiceBusMessage
@@ -181,15 +179,16 @@ def send(flags: SendFlags) -> int:
         header = values_of(flags, "message_id", "subject", "content_type")
         with _client(flags) as client, client.get_queue_sender(flags.entity) as sender:
             leave_silent_connections(sender)
-            while messages := [
-                ServiceBusMessage(
-                    body,
-                    application_properties=dict(properties) or None,
-                    session_id=flags.session,
-                    **header,
-                )
-                for body in itertools.islice(bodies, SEND_BATCH)
-            ]:
+            for group in together(bodies, SEND_BATCH):
+                messages = [
+                    ServiceBusMessage(
+                        body,
+                        application_properties=dict(properties) or None,
+                        session_id=flags.session,
+                        **header,
+                    )
+                    for body in group
+                ]
                 try:
                     for batch, trying in _batches(sender, messages):
                         sender.send_messages(batch)
@@ -253,41 +252,6 @@ def _batches(
             yield message, 1
     if len(batch):
         yield batch, len(batch)
-
-
-def _bodies(flags: SendFlags) -> Iterable[str | bytes]:
-    """The bodies to send, from the one place that was named. Raises UsageError."""
-    if sum((flags.body is not None, flags.file is not None, flags.lines)) > 1:
-        raise UsageError("give one of BODY, --file and --lines")
-    if flags.lines:
-        if flags.count > 1:
-            raise UsageError("--count repeats one message; it cannot be combined with --lines")
-        # As bytes, like the other sources: a line need not be UTF-8.
-        return (line.removesuffix(b"\n").removesuffix(b"\r") for line in _standard_input().buffer)
-    if flags.file is not None:
-        try:
-            return itertools.repeat(Path(flags.file).read_bytes(), flags.count)
-        except OSError as error:
-            raise UsageError(f"--file {flags.file} cannot be read: {error.strerror}") from None
-    if flags.body is not None and flags.body != "-":
-        return itertools.repeat(flags.body, flags.count)
-    source = _standard_input()
-    if flags.body is None and source.isatty():
-        raise UsageError(
-            "there is nothing to send: give a BODY or --file, or send something to standard input"
-        )
-    # A shell ends what it pipes with a line break, which is not part of what the person wrote.
-    read = source.buffer.read()
-    if not read:
-        raise UsageError("standard input is empty: give a BODY or --file; '' as BODY sends an empty message")
-    return itertools.repeat(read.removesuffix(b"\n"), flags.count)
-
-
-def _standard_input() -> TextIO:
-    # Python has none where the shell closed it: `<&-`.
-    if sys.stdin is None:
-        raise UsageError("standard input is closed: give a BODY or --file")
-    return sys.stdin
 
 
 @command(ReceiveFlags, RECEIVE_EXAMPLES)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 QUEUE_OR_TOPIC: Final = "queue or topic"
 """They share one form of path."""
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
+READY_CHARACTERS_MAX: Final = 65_536
+"""Most that is read of a ready file, which has a few hundred characters."""
 DEAD_LETTER: Final = "deadletter"
 TRANSFER_DEAD_LETTER: Final = "transferdeadletter"
 _SUB_QUEUES: Final = (
@@ -136,7 +138,8 @@ def data_directory(namespace: str, data: str | None) -> Path:
 
 def _read_ready_file(name: str) -> tuple[str, str | None]:
     try:
-        ready = json.loads(Path(name).read_text(encoding="utf-8"))
+        with Path(name).open(encoding="utf-8") as file:
+            ready = json.loads(file.read(READY_CHARACTERS_MAX))
         return str(ready["connection_string"]), ready.get("ca_file")
     except OSError as error:
         raise UsageError(f"the ready file {name} cannot be read: {error.strerror}") from error

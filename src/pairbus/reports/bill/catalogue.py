@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from pairbus.errors import UsageError
 from pairbus.reports.bill.prices import PriceTable, parse_tables
+
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Largest price file that is read. The tables that come along have a few thousand bytes each."""
 
 
 def builtin_tables() -> list[PriceTable]:
@@ -29,7 +33,11 @@ def tables_of(path: str | None) -> list[PriceTable]:
     if path is None:
         return builtin_tables()
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise UsageError(f"the price file {path} is larger than {FILE_BYTES_MAX:,} bytes")
+        text = content.decode("utf-8")
     except OSError as error:
         raise UsageError(f"the price file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

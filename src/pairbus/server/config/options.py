@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import socket
 import sys
@@ -326,9 +325,12 @@ def default_data_directory(environment: Mapping[str, str]) -> Path:
 
 def _read(path: Path, bytes_max: int, what: str) -> str:
     try:
-        if os.path.getsize(path) > bytes_max:
+        # A pipe or a device has no size to ask for beforehand.
+        with path.open("rb") as file:
+            content = file.read(bytes_max + 1)
+        if len(content) > bytes_max:
             raise UsageError(f"{what} {path} is larger than {bytes_max} bytes")
-        return path.read_text(encoding="utf-8")
+        return content.decode("utf-8")
     except OSError as error:
         raise UsageError(f"{what} {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
