@@ -27,6 +27,8 @@ SECRET_NAMES: Final = "(?i)secret|password|token|access[.]?key|connectionstring|
 SECRET_TEXT: Final = "(?i)SharedAccess(Key|Signature)=[^;,\\s\\]\\)}]+"  # noqa: S105
 """A key inside any other text."""
 LOG_LINES_SHOWN: Final = 15
+JAVA_END_SECONDS_MAX: Final = 10.0
+"""How long Java may take to end when it is asked to. Then it is killed."""
 _LOG4J: Final = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -87,6 +89,9 @@ def spark_session(
             session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Java, its gateway and Spark each have their own ways to fail
         raise PairbusError(f"Spark did not start: {_reason(error)}\n{_tail(log)}") from None
+    except KeyboardInterrupt:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
     # Nothing is left behind; a session that did not start leaves its log for the person who looks for the reason.
     atexit.register(shutil.rmtree, work, ignore_errors=True)
     return session
@@ -109,6 +114,23 @@ def java_exit(seconds: float = 0.0) -> int | None:
         return int(process.wait(seconds))
     except TimeoutExpired:
         return None
+
+
+def end_java() -> None:
+    """End the Java process that this process started for Spark, if there is one. The connection to it need not work."""
+    from subprocess import TimeoutExpired
+
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return
+    process.terminate()  # Java removes its temporary files
+    try:
+        process.wait(JAVA_END_SECONDS_MAX)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def redact(spark: SparkSession) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import click
@@ -34,6 +37,7 @@ SETTINGS: Final = {
 }
 LOOK_SECONDS: Final = 0.5
 CONNECT_SECONDS: Final = 10.0
+INTERRUPTED: Final = "stopped by Ctrl-C before the report was done, and Spark with it: to get the report, run the command again"
 STANDALONE: Final = "spark://"
 _MASTER: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://[^:,]+.*:\d+|yarn|k8s://.+")
 _FILE: Final = re.compile(r"(?:reading file|Error reading|read file)[^\n]{0,40}?((?:file:)?/[^\s,\"'\[\]]+)")
@@ -57,27 +61,83 @@ def reporting(
     Raises:
         UsageError: A file turned out to be damaged.
         PairbusError: Spark did not start, or gave up.
+        Interrupted: Ctrl-C was pressed; Java has ended.
     """
     from pairbus.spark.session import spark_session
 
     wanted = master or os.environ.get("PAIRBUS_SPARK_MASTER", "local")
     check_master(wanted)
     is_local = wanted.startswith("local")
-    with watched("starting Spark", None):
-        spark = spark_session(
-            name,
-            master=master,
-            memory=driver_memory(),
-            settings={**(SETTINGS if is_local else {}), **(settings or {})},
-        )
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
+    with interruptible() as hear_again:
+        with watched("starting Spark", None):
+            spark = spark_session(
+                name,
+                master=master,
+                memory=driver_memory(),
+                settings={**(SETTINGS if is_local else {}), **(settings or {})},
+            )
+        hear_again()
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
 
+        try:
+            with spark_errors(), watched(what, spark):
+                yield spark
+        except (PySparkException, Py4JError) as error:
+            raise plain(error) from None
+
+
+class Interrupted(click.ClickException):
+    """A person ended a report."""
+
+    exit_code = 128 + signal.SIGINT
+
+    def show(self, file: IO[str] | None = None) -> None:
+        """Print one line for a person."""
+        click.echo(f"pairbus: {self.message}", file=file, err=file is None)
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C end the work and Java in one sentence. Call what it yields once Spark has put a handler of its own in place of ours.
+
+    Spark's handler asks Java to cancel, over the connection that the interrupted call still holds: that fails, at length.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed.
+    """
+    from pairbus.spark.session import end_java
+
+    is_stopped = False
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_stopped
+        if not is_stopped:  # the first one is on its way out already
+            is_stopped = True
+            raise KeyboardInterrupt
+
+    def is_told(_record: logging.LogRecord) -> bool:
+        return not is_stopped
+
+    def listen() -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, hear)
+
+    before = signal.getsignal(signal.SIGINT)
+    # What py4j logs of the call that was interrupted tells a person nothing.
+    logging.getLogger().addFilter(is_told)
+    listen()
     try:
-        with spark_errors(), watched(what, spark):
-            yield spark
-    except (PySparkException, Py4JError) as error:
-        raise plain(error) from None
+        yield listen
+    except BaseException:
+        if not is_stopped:
+            raise
+        end_java()
+        raise Interrupted(INTERRUPTED) from None
+    finally:
+        logging.getLogger().removeFilter(is_told)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def check_master(master: str) -> None:
