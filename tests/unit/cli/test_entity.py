@@ -189,6 +189,19 @@ def test_if_missing_accepts_subscriptions_and_rules_that_are_there(bench: Bench)
         assert "was there already" in done(bench, "create", kind, path, "--if-missing")
 
 
+def test_a_rule_that_is_there_is_changed_in_the_way_that_works(bench: Bench) -> None:
+    done(bench, "create", "topic", "t")
+    done(bench, "create", "subscription", "t/Subscriptions/s")
+    path = "t/Subscriptions/s/Rules/red"
+    done(bench, "create", "rule", path)
+
+    twice = run(bench, "create", "rule", path)
+
+    assert twice.exit_code == 1
+    assert f"pairbus entity delete {path} and create it again" in twice.stderr
+    assert "pairbus entity update" not in twice.stderr
+
+
 def test_refusals_are_one_line_and_exit_code_3(bench: Bench) -> None:
     for result in (
         run(bench, "create", "queue", "q", "--set", "lock_duration=P25D"),

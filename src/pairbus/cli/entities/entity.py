@@ -194,9 +194,12 @@ def create(flags: CreateFlags) -> None:
         )
     except Present as present:
         if not flags.if_missing:
-            raise Present(
-                f"{present.message}: --if-missing accepts that, pairbus entity update changes its settings"
-            ) from None
+            change = (
+                f"to change a rule, pairbus entity delete {path} and create it again"
+                if kind == "rule"
+                else "pairbus entity update changes its settings"
+            )
+            raise Present(f"{present.message}: --if-missing accepts that, {change}") from None
         found, _, _ = _run(flags, path, lambda client: read_entity(client, target))
         if found != kind:
             raise Present(
@@ -215,7 +218,7 @@ def update(flags: UpdateFlags) -> None:
     target = find_target(flags.path)
     settings = settings_of(flags.pairs)
     if target.kind == "rule":
-        raise UsageError("a rule is replaced by deleting and creating it")
+        raise UsageError(f"a rule cannot be updated: pairbus entity delete {flags.path} and create it again")
     kind = _run(flags, flags.path, lambda client: update_entity(client, target, settings))
     click.echo(f"updated {kind} {flags.path}")
 
