@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.reports.reconcile import reconcile
 from pairbus.errors import UsageError
-from pairbus.reports.certificate.value import FATE_COLUMNS, NAMED_MAX, Certificate
+from pairbus.reports.certificate.value import FATE_COLUMNS, FATES, NAMED_MAX, Certificate
 from pairbus.reports.engines import arrow
 from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, RECEIVED, SENT
 from pairbus.reports.engines.base import ReconciledLedgers
@@ -80,6 +80,8 @@ def test_everything_planted_is_found_exactly_and_in_any_layout(
     outages = one["outages"]
     assert isinstance(outages, list)
     assert [outage["messages"] for outage in outages] == planted.outages
+    for outage in outages:
+        assert sum(outage[fate] for fate in ("arrived", "absorbed", *FATES)) == outage["messages"]
     named = pyarrow.parquet.read_table(out / "messages").to_pylist()
     assert len(named) == len(planted.names)
     assert {(entry["fate"], entry["message_id"]) for entry in named} == planted.names

@@ -117,6 +117,26 @@ def certificate_page(found: Certificate) -> str:
     return page(certificate_document(found))
 
 
+def test_an_outage_shows_every_fate_that_its_messages_have() -> None:
+    fates = {**certificate(lost=0).fates, "arrived": 3, "absorbed": 2, "cancelled": 1}
+    outage = Outage(NOON, NOON + timedelta(minutes=1), 6, fates, 4_000)
+    found = replace(certificate(lost=0), outages=(outage,))
+
+    sections = certificate_document(found).sections
+    (table,) = next(section for section in sections if section.title == "Outages").parts
+    assert isinstance(table, Table)
+    shown = dict(zip(table.head, table.rows[0], strict=True))
+
+    assert [shown[name] for name in ("parked", "arrived", "duplicate", "cancelled", "lost")] == [
+        "6",
+        "3",
+        "2",
+        "1",
+        "0",
+    ]
+    assert "expired" not in shown
+
+
 @pytest.mark.promise("M8")
 def test_hostile_names_are_text_on_both_pages() -> None:
     for made in (certificate_page(certificate(HOSTILE)), bill_page(bill(HOSTILE))):

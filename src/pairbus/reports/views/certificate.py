@@ -49,6 +49,23 @@ FATE_TEXTS: Final = {
     "repeated": "arrived again",
     "unexpected": "arrived and were never accepted",
 }
+OUTAGE_FATES: Final = {
+    "arrived": "arrived",
+    "absorbed": "duplicate",
+    "in_backlog": "in backlog",
+    "in_spool": "in a spool",
+    "set_aside": "dead-lettered there",
+    "dead_lettered": "dead-lettered",
+    "expired": "expired",
+    "cancelled": "cancelled",
+    "in_flight": "on their way",
+    "unproven": "not proven",
+    "sent_again": "perhaps sent again",
+    "lost": "lost",
+}
+"""The columns of an outage. Together they are the messages that were parked in it."""
+OUTAGE_FATES_ALWAYS: Final = ("arrived", "in_backlog", "set_aside", "lost")
+"""Shown in every certificate; the others where some outage has such messages."""
 NAMED: Final = (
     "lost", "unproven", "sent_again", "repeated", "unexpected", "set_aside", "in_backlog", "in_spool", "dead_lettered", "expired", "cancelled", "in_flight"
 )  # fmt: skip
@@ -284,27 +301,23 @@ def _session_order(found: SessionOrder) -> Section:
 
 
 def _outages(found: Certificate) -> Section:
-    head = (
-        "from (UTC)",
-        "to (UTC)",
-        "parked",
-        "arrived",
-        "in backlog",
-        "dead-lettered there",
-        "lost",
-        "slowest",
-    )
+    fates = [
+        fate
+        for fate in OUTAGE_FATES
+        if fate in OUTAGE_FATES_ALWAYS or any(outage.fates[fate] for outage in found.outages)
+    ]
+    head = ("from (UTC)", "to (UTC)", "parked", *[OUTAGE_FATES[fate] for fate in fates], "slowest")
     rows = [
         (
             f"{outage.first:{_TIME}}",
             f"{outage.last:{_TIME}}",
             f"{outage.messages:,}",
-            *[f"{outage.fates[fate]:,}" for fate in ("arrived", "in_backlog", "set_aside", "lost")],
+            *[f"{outage.fates[fate]:,}" for fate in fates],
             "" if outage.slowest_ms is None else duration_text(max(0, outage.slowest_ms)),
         )
         for outage in found.outages
     ]
-    table = Table(head, rows, (2, 3, 4, 5, 6, 7), unbroken=(0, 1))
+    table = Table(head, rows, tuple(range(2, len(head))), unbroken=(0, 1))
     return Section("Outages", [table], "Times in which messages were parked in the backlog.")
 
 

@@ -219,7 +219,7 @@ def _named(known: Known) -> dict[str, tuple[Named, ...]]:
 
 def _minutes(summary: Sequence[Mapping[str, Any]]) -> list[ParkedMinute]:
     """The minutes in which messages were parked, whatever the number of messages; one for each delay."""
-    counted = ("arrived", *FATES)
+    counted = ("arrived", *FATES, "absorbed")
     return [
         ParkedMinute(
             row["minute"], row["first"], row["last"], row["accepted"], {fate: row[fate] for fate in counted}, row["slowest"]
