@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -107,6 +108,9 @@ def assert_same_bill(spark: SparkEngine, tmp_path: Path, *places: Path) -> dict[
     csv_files = [next((tmp_path / f"{name}-csv" / "bill").glob("*.csv")) for name in ("here", "spark")]
     sheets = [list(csv.reader(file.open(newline=""))) for file in csv_files]
     assert sheets[0] == sheets[1]
+    assert csv_files[0].read_text() == csv_files[1].read_text()
+    amounts = {line[-1] for line in sheets[0][1:]}
+    assert all(re.fullmatch(r"(\d+\.\d{10})?", amount) for amount in amounts), amounts
     changes = [(abs(ms), [(NOON_MS - 7_200_000, NOON_MS)], 90_000) for ms in (0, 125_000)]
     for early, spans, failover in changes:
         results = [
@@ -326,6 +330,8 @@ def test_certificates_of_planted_ledgers_are_the_same(spark: SparkEngine, tmp_pa
 
     assert found.fates["lost"] > 0
     assert found.outages
+    for outage in found.outages:
+        assert sum(outage.fates.values()) == outage.messages
     assert found.overtaken
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -97,7 +98,9 @@ class Priced:
 
 
 def _cell(value: object) -> object:
-    """A text on one line that no spreadsheet takes for a formula (M8)."""
+    """A text on one line that no spreadsheet takes for a formula (M8), or a number with all its digits and no exponent."""
+    if isinstance(value, Decimal):
+        return format(value, "f")
     if not isinstance(value, str):
         return value
     flat = re.sub(r"[\x00-\x1f\x7f-\x9f]", "\ufffd", value)

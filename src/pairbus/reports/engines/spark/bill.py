@@ -30,7 +30,7 @@ from pairbus.reports.bill.model import OPERATIONS as ALL_OPERATIONS
 from pairbus.reports.bill.money import SCALE, quanta
 from pairbus.reports.bill.report import ENTITIES_SHOWN, CostReport, DayRow, EntityRow, PurposeRow, Rows
 from pairbus.reports.bill.report import cost_report as put_together
-from pairbus.reports.engines.spark.files import csv_cell, write_parquet
+from pairbus.reports.engines.spark.files import csv_amount, csv_cell, write_parquet
 from pairbus.reports.engines.spark.usage import CROWDED, MINUTE_BIT, PART_HASH, Usage
 
 if TYPE_CHECKING:
@@ -68,11 +68,16 @@ class Priced:
     def write_csv(self, directory: str) -> None:
         """Write ``DIR/bill``, in place of an older one, in the order of days and names."""
         columns = [
-            csv_cell(f.col(name)).alias(name) if kind == "string" else f.col(name)
+            csv_cell(f.col(name)).alias(name)
+            if kind == "string"
+            else csv_amount(f.col(name)).alias(name)
+            if kind == AMOUNT_TYPE
+            else f.col(name)
             for name, kind in self.table.dtypes
         ]
         table = self.table.orderBy(*KEY).select(*columns).coalesce(1)
-        table.write.mode("overwrite").option("header", "true").option("escape", '"').csv(f"{directory}/bill")
+        writer = table.write.mode("overwrite").option("header", "true").option("escape", '"')
+        writer.option("emptyValue", "").csv(f"{directory}/bill")
 
 
 def cost_report(spark: SparkSession, usage: Usage, pricing: Pricing) -> Priced:

@@ -18,6 +18,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from pairbus.errors import UsageError
+from pairbus.reports.bill.money import SCALE
 from pairbus.reports.engines.arrow.rows import (
     LONG,
     TEXT,
@@ -122,3 +123,11 @@ def csv_cell(column: Column) -> Column:
     """A text on one line that no spreadsheet takes for a formula (M8)."""
     flat = f.regexp_replace(column, r"\p{Cntrl}", "\ufffd")
     return f.when(flat.rlike(r"^[=+\-@]"), f.concat(f.lit("'"), flat)).otherwise(flat)
+
+
+def csv_amount(column: Column) -> Column:
+    """An amount, which is never negative, with all its digits. Spark's own text of one below a millionth has an exponent."""
+    fraction = ((column % 1).cast(f"decimal({SCALE + 1},{SCALE})") * 10**SCALE).cast(
+        f"decimal({SCALE + 1},0)"
+    )
+    return f.concat(f.floor(column).cast("string"), f.lit("."), f.lpad(fraction.cast("string"), SCALE, "0"))
