@@ -88,6 +88,21 @@ def test_everything_planted_is_found_exactly_and_in_any_layout(
     assert json.loads((out / "certificate.json").read_text()) == one
 
 
+def test_the_duplicates_of_an_outage_are_among_its_fates(tmp_path: Path, engine: str) -> None:
+    backlog = write(
+        tmp_path / "backlog.parquet",
+        [parked(kind, "twice", sequence_number=at) for at in (1, 2) for kind in ("sent", "completed")],
+    )
+    received = write(tmp_path / "received.parquet", [row("sent", "twice")])
+
+    _, found = run(engine, "--sent", backlog, "--received", received, "--backlog", backlog)
+
+    outages = found["outages"]
+    assert isinstance(outages, list)
+    (outage,) = outages
+    assert (outage["messages"], outage["arrived"], outage["absorbed"]) == (2, 1, 1)
+
+
 def assert_sessions(planted: Planted, found: Mapping[str, Any]) -> None:
     """The sessions with the most overtaken messages are named, and all are counted."""
     expected = sorted(planted.sessions.items(), key=lambda item: (-item[1][0], item[0]))
