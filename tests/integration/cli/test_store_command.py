@@ -308,19 +308,33 @@ def test_an_import_wants_an_empty_directory(filled: tuple[Path, str], tmp_path: 
     assert "not empty" in str(result.exception)
 
 
+@pytest.mark.parametrize(("name", "why"), [("nodir", "does not exist"), ("file", "is no directory")])
+def test_an_import_from_a_place_that_is_no_directory_says_so(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "file").touch()
+
+    result = run("import", tmp_path / name, "--data", tmp_path / "new")
+
+    assert isinstance(result.exception, UsageError)
+    assert f"{tmp_path / name} {why}" in str(result.exception)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("what", ["messages", "entities", "state"])
 @pytest.mark.parametrize("how", ["manifest", "part", "byte"])
 def test_an_import_of_a_damaged_export_leaves_nothing(
-    filled: tuple[Path, str], tmp_path: Path, how: str
+    filled: tuple[Path, str], tmp_path: Path, how: str, what: str
 ) -> None:
     answer("export", tmp_path / "out", "--data", filled[0])
-    part = tmp_path / "out" / "messages" / "part-00000.parquet"
+    part = tmp_path / "out" / what / "part-00000.parquet"
     if how == "manifest":
         (tmp_path / "out" / "manifest.json").unlink()
     elif how == "part":
         part.unlink()
     else:
+        column = pyarrow.parquet.read_metadata(part).row_group(0).column(0)
         content = bytearray(part.read_bytes())
-        content[len(content) // 3] ^= 0xFF
+        begin = column.dictionary_page_offset or column.data_page_offset
+        content[begin + column.total_compressed_size - 1] ^= 0xFF
         part.write_bytes(content)
 
     result = run("import", tmp_path / "out", "--data", tmp_path / "new")

@@ -68,11 +68,14 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """What an export holds. StoreUnavailable if it is none, is not whole, or is of a newer form."""
+    """What an export holds. StoreUnavailable if it is none, is not whole, or is of a newer form; UsageError if it is no directory."""
     path = directory / MANIFEST
     try:
         manifest = Manifest(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not directory.is_dir():
+            what = "is no directory" if directory.exists() else "does not exist"
+            raise UsageError(f"{directory} {what}: name the directory of an export") from error
         raise StoreUnavailable(
             f"{directory} is no whole export: {MANIFEST}, which is written last, is missing; export again"
         ) from error

@@ -15,6 +15,8 @@ from pairbus.model.names import canonical
 from pairbus.server.assemble import IMPORTING_DIRECTORY, STORE_DIRECTORY
 from pairbus.server.offline.export import SUB_QUEUES
 from pairbus.server.offline.files import (
+    ENTITIES,
+    ENTITY_TYPES,
     MESSAGE_TYPES,
     MESSAGES,
     STATE,
@@ -92,6 +94,9 @@ class _Import:
 
     def run(self) -> None:
         """State first, messages after it, everything committed at the end."""
+        # The entities come back from the state; their table is for readers. An import that succeeds says that the whole export is good.
+        for _ in read_rows(self._source / ENTITIES, ENTITY_TYPES, self._manifest.entities):
+            pass
         self._store.live(())
         for row in read_rows(self._source / STATE, STATE_TYPES, self._manifest.state):
             for record in decode(row["record"], 0, len(row["record"]), 0):
