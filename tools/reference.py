@@ -48,8 +48,8 @@ COMMANDS_HEAD: Final = """# Commands
 
 `tools/reference.py` writes this page from the help texts. `-h` and `--help` work with every command; `pairbus --version` prints the version.
 
-Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 the command could not reach the namespace or was refused. `pairbus serve` also has 4: another
-[node](../glossary.md#node) took the namespace.
+Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 the command could not reach the namespace or was refused, 130 ended by Ctrl-C, 141 the reader of its
+output has gone, as with `| head`. `pairbus serve` also has 4: another [node](../glossary.md#node) took the namespace. Commands that run until they are stopped, such as `pairbus serve`, end with 0 at Ctrl-C.
 
 Connection strings come from the environment (`PAIRBUS_PRIMARY`, `PAIRBUS_SECONDARY`) or from files that the environment names (`PAIRBUS_PRIMARY_FILE`,
 `PAIRBUS_SECONDARY_FILE`).

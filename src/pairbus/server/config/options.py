@@ -172,7 +172,7 @@ class ServeSettings:
         metavar="HOST:PORT",
     )
     store: str | None = option(
-        "postgresql://host[,host]/database to share the namespace with other nodes; memory: to keep nothing.  "
+        "postgresql://host[,host]/database to share the namespace with other nodes; 'memory:', with the colon, to keep nothing.  "
         "[default: files in the data directory; env: PAIRBUS_STORE]",
         metavar="URL",
         envvar="PAIRBUS_STORE",
