@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from pairbus.cli.kit.options import command, json_option, option
-from pairbus.cli.kit.output import show, silence_logs
+from pairbus.cli.kit.output import ended_by_sigterm, show, silence_logs
 from pairbus.errors import UsageError
 
 EPILOG: Final = """\b
@@ -51,7 +51,7 @@ def demo(flags: DemoFlags) -> int:
         raise UsageError(f"--engine spark cannot run here: {obstacle}; or use --engine local")
     engine = "local" if flags.engine == "local" or obstacle is not None else "spark"
     console = Console(stderr=flags.as_json, highlight=False)
-    with tempfile.TemporaryDirectory(prefix="pairbus-demo-state-") as state:
+    with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="pairbus-demo-state-") as state:
         os.environ["PAIRBUS_STATE_DIR"] = state
         scene = new_scene()
         with Screen(console, scene, lambda: draw(scene, flags.messages, console.width)):

@@ -51,6 +51,23 @@ def test_the_demo_tells_the_whole_story_and_proves_it() -> None:
     assert "\x1b[" not in done.stderr
 
 
+@pytest.mark.timeout(400)
+def test_a_demo_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = pairbus("demo", "--engine", "local", "--messages", "100000")
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    assert list(tmp_path.iterdir())
+    process.terminate()
+
+    process.communicate(timeout=150)
+
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_demo_drains_on_spark_and_spark_proves_it() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,10 +11,12 @@ import click
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.namespace import data_directory
 from pairbus.cli.kit.options import argument, command, json_option, option
-from pairbus.cli.kit.output import progress_bar, show
+from pairbus.cli.kit.output import ended_by_sigterm, progress_bar, show
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pairbus.errors import StoreCorrupt
     from pairbus.server.offline.namespace import EntityCounts
     from pairbus.storage.postgres.database import Database
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from pairbus.storage.tools.repair import RepairReport
 
 EXIT_DAMAGED: Final = 1
-EXIT_SIGNAL: Final = 128
-"""Plus the number of the signal, as shells count."""
 COLUMNS: Final = ("active", "scheduled", "deferred", "dead_letter", "transfer_dead_letter", "bytes")
 
 EPILOG: Final = """\b
@@ -253,7 +248,7 @@ def move(flags: MoveFlags) -> None:
     if (flags.target is None) == (flags.source is None):
         raise UsageError("give --to or --from, and one of them only: the database to move into or out of")
     directory, now = flags.directory, BrokerClock()()
-    with _ended_by_sigterm(), progress_bar("moving") as progress:
+    with ended_by_sigterm(), progress_bar("moving") as progress:
         if flags.target is not None:
             database = _database(flags.target, moving_name(directory))
             moved = move_to_database(directory, database, now, progress)
@@ -267,19 +262,6 @@ def move(flags: MoveFlags) -> None:
         flags.as_json,
         f"{moved.messages:,} messages in {moved.entities:,} entities of {moved.namespace} were moved; {way_on}",
     )
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: the lease is given back, and what was begun is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(EXIT_SIGNAL + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _database(url: str, namespace: str) -> Database:

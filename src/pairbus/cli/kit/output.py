@@ -11,10 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import click
 
 from pairbus.model.text import safe_text
+
+EXIT_SIGNAL: Final = 128
+"""Plus the number of the signal, as shells count."""
 
 
 def show(value: object, as_json: bool, lines: str | Iterable[str]) -> None:
@@ -120,3 +124,16 @@ def stop_on_signals(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, hear)
     return stop
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does: what was begun is given back and removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(EXIT_SIGNAL + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
