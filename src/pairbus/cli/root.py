@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,17 @@ def root() -> None:
     """PairBus: send, even when your broker is gone."""
 
 
+class Nowhere(io.TextIOWrapper):
+    """A standard stream in place of a closed one. A command may go on without it, but not end as if somebody had its answer."""
+
+    is_used = False
+
+    def write(self, text: str, /) -> int:
+        """Drop the text, and remember that there was one."""
+        self.is_used = self.is_used or bool(text)
+        return len(text)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: runs a command and ends the process with its exit code."""
     _open_closed_output()
@@ -149,6 +161,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         _drop_output()
         sys.exit(_complain(f"the output cannot be written: {error.strerror}", EXIT_REFUSED))
+    if isinstance(sys.stdout, Nowhere) and sys.stdout.is_used:
+        sys.exit(_complain("the output cannot be written: standard output is closed", EXIT_REFUSED))
     sys.exit(code)
 
 
@@ -191,7 +205,7 @@ def _open_closed_output() -> None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             if nowhere != descriptor and not _is_open(descriptor):
                 os.dup2(nowhere, descriptor)
-            setattr(sys, name, os.fdopen(nowhere, "w", encoding="utf-8", closefd=False))
+            setattr(sys, name, Nowhere(io.FileIO(nowhere, "w", closefd=False), encoding="utf-8"))
 
 
 def _is_open(descriptor: int) -> bool:

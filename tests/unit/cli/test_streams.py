@@ -41,8 +41,21 @@ def test_standard_input_that_is_closed_is_one_sentence(arguments: list[str]) -> 
     assert ended.returncode == 2
 
 
-@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
-def test_closed_output_is_no_error(closed: tuple[int, ...]) -> None:
+def test_an_answer_into_a_closed_output_is_one_sentence() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pairbus", "cost", "estimate"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: os.close(1),
+    )
+
+    assert ended.stderr == "pairbus: the output cannot be written: standard output is closed\n"
+    assert ended.returncode == 3
+
+
+@pytest.mark.parametrize(("closed", "code"), [((1,), 3), ((2,), 0), ((0, 1, 2), 3)])
+def test_a_command_goes_on_without_its_output(closed: tuple[int, ...], code: int) -> None:
     """Every command may ask whether a person watches, print, and start child processes."""
     program = (
         "import click, os, subprocess, sys\n"
@@ -51,7 +64,7 @@ def test_closed_output_is_no_error(closed: tuple[int, ...]) -> None:
         "def look():\n"
         "    click.echo(f'{sys.stdout.isatty()} {sys.stderr.isatty()}')\n"
         "    print('x', file=sys.stderr)\n"
-        "    sys.exit(subprocess.run(['true']).returncode if os.fstat(1) and os.fstat(2) else 9)\n"
+        "    return subprocess.run(['true']).returncode if os.fstat(1) and os.fstat(2) else 9\n"
         "root.LazyGroup.get_command = lambda self, context, name: look\n"
         "root.main(['look'])\n"
     )
@@ -64,7 +77,7 @@ def test_closed_output_is_no_error(closed: tuple[int, ...]) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, preexec_fn=close
     )
 
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == code, ended.stderr
 
 
 @pytest.mark.parametrize("arguments", [["cost", "estimate"], ["--help"], ["cost", "--help"]])
