@@ -130,7 +130,9 @@ class EventLog:
         level = logging.ERROR if event.is_loud else _LEVELS.get(event.kind, logging.INFO)
         if logger.isEnabledFor(level):
             extra = {"event": event.kind.value, "subject": event.subject, **event.data}
-            logger.log(level, "%s: %s", event.subject, event.text, extra=extra)
+            # A change of health has the reason as its text: two changes for one reason would be the same line twice.
+            what = f"{event.data['after']}: {event.text}" if "after" in event.data else event.text
+            logger.log(level, "%s: %s", event.subject, what, extra=extra)
         if self._listener is not None:
             try:
                 with self.calling_back():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from datetime import timedelta
@@ -22,7 +23,7 @@ from pairbus.pairing.client.sending.limits import (
 )
 from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.errors import MessageTooLargeForBacklogError
-from pairbus.pairing.events import Event, Kind
+from pairbus.pairing.events import Event, EventLog, Kind
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules.health import Health
@@ -303,3 +304,15 @@ def test_an_age_is_only_that_of_a_message_that_may_still_be_in_the_backlog() -> 
     assert state.reports()["orders"].oldest_parked_age_ms is not None
     state.queue_lost("q1")
     assert state.reports()["orders"].oldest_parked_age_ms is None
+
+
+def test_two_changes_for_one_reason_are_two_different_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    events = EventLog()
+    with caplog.at_level(logging.INFO, "pairbus.pairing"):
+        for kind, after in ((Kind.SUSPECT, Health.SUSPECT), (Kind.FAILED_OVER, Health.FAILED_OVER)):
+            events.add(Event(kind, "orders", "it said no", 0, {"before": "healthy", "after": after.value}))
+
+    assert [one.getMessage() for one in caplog.records] == [
+        "orders: suspect: it said no",
+        "orders: failed over: it said no",
+    ]
