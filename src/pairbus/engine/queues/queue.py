@@ -227,7 +227,9 @@ class Queue(QueueState):
             self.rotation.remove(consumer)
             consumer.in_rotation = False
         if self.rotation and self.receiver_count == 1:
-            self.context.dirty[self.queue_id] = None  # the one that is left may have been silent, and takes everything now
+            self.context.dirty[self.queue_id] = (
+                None  # the one that is left may have been silent, and takes everything now
+            )
 
     def check_receive(self) -> None:
         """Refuse receiving from an entity that is disabled for it, or that forwards everything."""
