@@ -162,7 +162,7 @@ def drop_shard(
 ) -> bool:
     """Remove a shard and everything in it, if it is still as it was seen; False: it is not, so it belongs to somebody else by now.
 
-    In one transaction with that check: whoever looks first and removes then may sleep in between for as long as a node takes to serve it.
+    In one transaction with that check: a move that looks first and removes then may sleep in between for as long as a node takes to serve it.
 
     Args:
         session: A connection.
