@@ -56,7 +56,7 @@ def driver_memory() -> str:
 def reporting(
     name: str, master: str | None, what: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session to report with, with these ``settings``; ``what`` is told to a person meanwhile.
+    """A session to report with, with these ``settings``; ``what`` is shown meanwhile.
 
     Raises:
         UsageError: A file turned out to be damaged.
@@ -116,7 +116,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
             is_stopped = True
             raise KeyboardInterrupt
 
-    def is_told(_record: logging.LogRecord) -> bool:
+    def is_wanted(_record: logging.LogRecord) -> bool:
         return not is_stopped
 
     def listen() -> None:
@@ -125,7 +125,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
 
     before = signal.getsignal(signal.SIGINT)
     # What py4j logs of the call that was interrupted tells a person nothing.
-    logging.getLogger().addFilter(is_told)
+    logging.getLogger().addFilter(is_wanted)
     listen()
     try:
         yield listen
@@ -135,7 +135,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
         end_java()
         raise Interrupted(INTERRUPTED) from None
     finally:
-        logging.getLogger().removeFilter(is_told)
+        logging.getLogger().removeFilter(is_wanted)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
 
