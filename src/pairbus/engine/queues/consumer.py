@@ -32,7 +32,9 @@ class Consumer:
     """The last delivery while it was silent."""
 
     def watch(self, lock: Lock) -> None:
-        """A delivery under a lock begins."""
+        """A delivery under a lock begins. One receiver holds a session, so nothing depends on it there."""
+        if lock.session is not None:
+            return
         watched = self.watched
         if watched is None or not (watched.is_held or watched.has_lapsed):
             self.watched = lock

@@ -5,9 +5,8 @@ Rule 2: a command checks everything before it changes anything, so a refusal lea
 Rule 3: every change is a record: ``record`` appends it to the log and folds it (``state``).
 Rule 4: nothing here iterates over a set. The same commands give the same records.
 
-Locks live in memory only: a restart ends them, as the end of a connection would. The delivery count
-rises when a delivery ends without the message having been dealt with (abandon, defer, lock expiry), and that
-is recorded. In a dead-letter queue it stays as it was.
+Locks live in memory only: a restart ends them, as the end of a connection would. The delivery count rises when a delivery ends without
+the message having been dealt with (abandon, defer, lock expiry), and that is recorded. In a dead-letter queue it stays as it was.
 """
 
 from __future__ import annotations
@@ -193,9 +192,7 @@ class Queue(QueueState):
         self.record(MessageStored(self.queue_id, message, blob, b""))
 
     def expiry(self, ttl_ms: int, now: int) -> int:
-        """When a message enqueued now expires: after the shorter of its own and the entity's time to live. Its enqueued time may be
-        later than now, because that does not go back with the clock (B20).
-        """
+        """When a message enqueued now expires: after the shorter of its own and the entity's time to live. Counted from now (B20)."""
         default = self.settings.default_ttl_ms
         ttl = default if not ttl_ms or ttl_ms > default else ttl_ms
         return NEVER if ttl >= FOREVER_MS else now + ttl
@@ -227,9 +224,7 @@ class Queue(QueueState):
             self.rotation.remove(consumer)
             consumer.in_rotation = False
         if self.rotation and self.receiver_count == 1:
-            self.context.dirty[self.queue_id] = (
-                None  # the one that is left may have been silent, and takes everything now
-            )
+            self.context.dirty[self.queue_id] = None  # the last one may be silent: alone, it takes everything
 
     def check_receive(self) -> None:
         """Refuse receiving from an entity that is disabled for it, or that forwards everything."""
@@ -370,8 +365,7 @@ class Queue(QueueState):
             self.remove(message)
             return
         lock = self.lock(message, session, now)
-        if session is None:
-            consumer.watch(lock)
+        consumer.watch(lock)
         self.context.outbox.deliver(consumer, message, lock)
 
     def lock(self, message: Message, session: Session | None, now: int) -> Lock:
@@ -595,8 +589,7 @@ class Queue(QueueState):
         extra.dead_letter_reason = reason
         extra.dead_letter_description = description
         extra.dead_letter_source = self.path
-        if changed:
-            extra.changed_properties = changed
+        extra.changed_properties = changed or extra.changed_properties
         self.record(MessageMoved(self.queue_id, message.sequence_number, target.queue_id, extra))
 
     # -- time ----------------------------------------------------------------------------------
