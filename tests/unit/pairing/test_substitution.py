@@ -169,12 +169,17 @@ def test_names_and_states_are_shown_and_keys_are_not() -> None:
         assert "c2VjcmV0" not in shown
 
 
-def test_a_closed_client_cannot_be_entered() -> None:
+def test_a_closed_client_is_used_again_only_when_it_was_entered() -> None:
     client = make()
     client.close()
-    for use in (client.__enter__, client.pair):
-        with pytest.raises(ClientClosedError):
-            use()
+    for use in (
+        client.get_queue_sender,
+        client.get_topic_sender,
+        client.get_queue_receiver,
+        client.fail_over,
+    ):
+        with pytest.raises(ClientClosedError, match="enter it again"):
+            use("orders")
     with pytest.raises(ValueError, match="closed"):
         client.get_queue_sender("orders")
 

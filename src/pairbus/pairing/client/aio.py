@@ -173,18 +173,22 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
         A secondary that takes connections and does not answer is given up after 15 seconds; after 5 when there is a spool, which takes
         messages until the secondary answers. ``management`` of the client changes both (``read_timeout``, ``timeout``).
 
+        A client that was closed begins another life: it is as a new one with the same arguments.
+
         Raises:
             AlreadyPairedError: This client is paired already, or it would make a chain of pairs.
             NoBacklogQueuesError: Not one backlog queue can be used; the client can be paired again later.
             OtherPrimaryError: The backlog queues belong to another primary of the same name.
             NoListenRightError: With an order: the key may not listen to the backlog queues.
             SpoolError: The spool cannot be opened.
-            ClientClosedError: The client is closed.
+            ClientClosedError: The client was closed, and something that it was doing then has not ended.
         """
         await self._do_pair()
 
     async def close(self, timeout: float = CLOSE_SECONDS_DEFAULT) -> None:
         """Stop pings and the drain and close both sides. Returns within ``timeout`` seconds.
+
+        Senders of the client stay closed. The client itself can be entered again, or paired.
 
         May be called again, and by several tasks, which wait for the same end. Closing goes on when a caller is cancelled.
 

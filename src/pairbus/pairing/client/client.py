@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import random
+import threading
 import time
 import uuid
 import weakref
@@ -24,6 +25,7 @@ from pairbus.pairing.client.backlog.queue_checks import QueueChecks
 from pairbus.pairing.client.backlog.setup import UNREACHABLE, Setup
 from pairbus.pairing.client.closing import close
 from pairbus.pairing.client.controls import Controls
+from pairbus.pairing.client.lives import end_if_former, live_again, pairing_call
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.sending.cancel import Withdraw, cancel_parked
 from pairbus.pairing.client.spooling import Spooling, not_in_this_spool
@@ -89,6 +91,7 @@ class PairedClient(Controls, Generic[Official, Sender]):
     """A Service Bus client that goes on sending when its primary namespace does not answer.
 
     Use it as ``with client:`` (``async with client:`` in ``pairbus.aio``), which pairs the two namespaces and closes the client at the end.
+    It can be entered again after that, and is then as a new one with the same arguments.
     It is a ``ServiceBusClient`` to type checkers and to ``isinstance``, and offers all that one does. It holds two
     official clients and is none of them itself: the official constructor is not run. Most programs call
     ``from_connection_strings`` instead of the constructor.
@@ -97,8 +100,9 @@ class PairedClient(Controls, Generic[Official, Sender]):
         primary: The official client of the namespace that the application uses.
         secondary: The official client of the namespace that holds the backlog meanwhile.
         options: How to behave; the defaults of ``SendAvailabilityOptions`` unless given.
-        primary_namespace: The primary's own name, by which its backlog queues are called. Taken from a cloud host
-            name or from the ``Namespace=`` of a connection string unless given.
+        primary_namespace: The primary's own name, by which its backlog queues are called. Unless given it
+            is taken from a cloud host name or, by ``from_connection_strings``, from ``;Namespace=``, which an official
+            client does not keep.
         primary_aliases: Further addresses of the primary, each a host or host:port: other names of its host, another
             port, or where it ran before it moved. Backlog queues and messages marked with one of them are its own.
         on_event: Called with each ``Event``, in the thread in which it happened. It must not wait for this client.
@@ -152,21 +156,35 @@ class PairedClient(Controls, Generic[Official, Sender]):
         self._hosts = (_hosts_of(primary)[0], _hosts_of(secondary)[0])
         naming.check_different(_hosts_of(primary), _hosts_of(secondary))
         self._identity = naming.PrimaryIdentity.make(client_settings.addresses_of(primary), primary_aliases)
+        self._name = name
+        self._listener = on_event
+        self._seed = seed
+        self._management = management or {}
+        self._cancelling: set[str] = set()
         self._registration: weakref.finalize[Any, Any] | None = None
+        # Of a signal handler's thread too, which may close the client in the middle of anything.
+        self._life_lock = threading.RLock()
+        self._pairing_calls = 0
+        """How many callers are pairing the client now."""
+        self._begin_life()
+        client_settings.observe_close(primary, self, Side.PRIMARY)
+        client_settings.observe_close(secondary, self, Side.SECONDARY)
+
+    def _begin_life(self) -> None:
+        """Make all that closing ends: once for a new client, and each time it is entered again (``lives``)."""
         self._runtime = type(self)._runtime_class()
         self._watched: set[str] = set()
-        self._cancelling: set[str] = set()
         self._state = PairingState(
             name=uuid.uuid4().hex[:12],
-            primary=name,
+            primary=self._name,
             identity=self._identity.address,
-            secondary=client_settings.host_of(secondary),
+            secondary=client_settings.host_of(self.secondary),
             options=self.options,
-            chooser=random.Random(seed),  # noqa: S311 - it spreads load, it keeps no secret
+            chooser=random.Random(self._seed),  # noqa: S311 - it spreads load, it keeps no secret
             clock=clock.steady_ms,
             wall_clock=clock.wall_ms,
             on_change=self._changed,
-            listener=on_event,
+            listener=self._listener,
         )
         journal = os.environ.get(ENVIRONMENT)
         self._reporter: StatusReporter | None = None
@@ -174,7 +192,7 @@ class PairedClient(Controls, Generic[Official, Sender]):
             written = EventJournal(Path(journal), self._state.name)
             self._state.journal = written.append
             self._reporter = StatusReporter(self._state, written)
-        self._setup = Setup(self, management or {})
+        self._setup = Setup(self, self._management)
         self._checks = QueueChecks(self)
         self._fences = Fences(self)
         self._drain: DrainHost | None = None
@@ -183,14 +201,12 @@ class PairedClient(Controls, Generic[Official, Sender]):
         # Weakly, as the official client does: a program that makes a sender per message must not keep them all.
         self._senders: WeakSet[SenderCore] = WeakSet()
         self._links: WeakSet[Link] = WeakSet()
-        self._is_closed = False
+        self._fault: tuple[str, str] | None = None
         self._has_closed = False
         """Whether nothing is left to close."""
+        self._is_closed = False
         self._is_ended = False
         """Closed, faulted, or without its primary side: no sends, no pings. Every send asks it."""
-        self._fault: tuple[str, str] | None = None
-        client_settings.observe_close(primary, self, Side.PRIMARY)
-        client_settings.observe_close(secondary, self, Side.SECONDARY)
 
     @classmethod
     def from_connection_strings(
@@ -319,6 +335,7 @@ class PairedClient(Controls, Generic[Official, Sender]):
         sender: Sender = self._sender_class(self, path, options, is_topic=is_topic)
         with self._state.lock:
             self._senders.add(sender)  # type: ignore[arg-type]  # every sender class is one
+        end_if_former(self, sender)  # type: ignore[arg-type]
         return sender
 
     def __repr__(self) -> str:
@@ -341,12 +358,17 @@ class PairedClient(Controls, Generic[Official, Sender]):
     # --- pairing and closing ----------------------------------------------------------------------
 
     async def _do_enter(self) -> None:
+        await live_again(self)
         self._check_live()
         if not self.is_paired:
             await self._do_pair()
 
     async def _do_pair(self) -> None:
-        self._check_live()
+        await live_again(self)
+        with pairing_call(self):
+            await self._pair()
+
+    async def _pair(self) -> None:
         if self.is_paired:
             raise AlreadyPairedError(f"this client is paired with {self._state.secondary} already")
         self._enter_registry()
@@ -457,9 +479,9 @@ class PairedClient(Controls, Generic[Official, Sender]):
             # A new one each time: an error that is raised again and again keeps the frames of all who met it.
             raise mark(PartnerClosedError(*self._fault), is_in_doubt=False)
         text = (
-            "the paired client is closed: make a new one"
+            "the paired client is closed: enter it again (`with client`), or call pair()"
             if self._is_closed
-            else "the client of the primary was closed: close the paired client and make a new one"
+            else "the client of the primary was closed: close the paired client and enter it again"
         )
         # A send in progress marks the error again, by what is known of its attempts.
         raise mark(ClientClosedError(text), is_in_doubt=False)

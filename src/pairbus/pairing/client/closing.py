@@ -17,6 +17,7 @@ from pairbus.pairing.rules.closing import Side
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
     from pairbus.pairing.client.sending.sender import SenderCore
+    from pairbus.pairing.runtime.ports import Runtime
 
 SIDES_SECONDS_MIN: Final = 0.1
 """Seconds that both sides have to close at least, even when the parts before took all the time."""
@@ -24,21 +25,31 @@ SIDES_SECONDS_MIN: Final = 0.1
 
 async def close(client: PairedClient[Any, Any], seconds: float) -> None:
     """Return when the client is closed, or ``seconds`` are over."""
-    is_under_way, client._is_closed, client._is_ended = client._is_closed, True, True
+    with client._life_lock:
+        runtime, is_under_way = client._runtime, client._is_closed
+        client._is_closed = client._is_ended = True
     if is_under_way and client._state.events.is_calling_back:
         # Who closes the client may wait for the end of this very callback.
         return
+    await finish(client, runtime, seconds)
+
+
+async def finish(client: PairedClient[Any, Any], runtime: Runtime, seconds: float) -> None:
+    """Do, or wait for, what is left of a closing that has begun. ``runtime``: that of the life which is to end."""
     clock = client._state.clock
     until_ms = clock() + int(seconds * 1000)
-    while not client._has_closed:
+    while not client._has_closed and client._runtime is runtime:
         left = max(0.0, (until_ms - clock()) / 1000)
-        if not await client._runtime.shared(partial(_close, client), left):
+        if not await runtime.shared(partial(_close, client, runtime), left):
             return
 
 
-async def _close(client: PairedClient[Any, Any], seconds: float) -> None:
+async def _close(client: PairedClient[Any, Any], runtime: Runtime, seconds: float) -> None:
     """Every part of closing. Each may be done again."""
-    runtime, clock = client._runtime, client._state.clock
+    with client._life_lock:
+        if client._has_closed or client._runtime is not runtime:
+            return  # done, and perhaps entered again, since the caller looked
+    clock = client._state.clock
     now = clock()
     until_ms = now + int(seconds * 1000)
     client._partnership.ended(Side.PRIMARY, now)
@@ -64,8 +75,9 @@ async def _close(client: PairedClient[Any, Any], seconds: float) -> None:
         client._leave_registry()
         if client._reporter is not None:
             client._reporter.stop()
-    client._has_closed = True
     client._state.emit(Kind.CLOSED, client._state.primary, "closed")
+    # Last: from here on the client may be entered again.
+    client._has_closed = True
 
 
 async def _close_sender(sender: SenderCore) -> None:

@@ -115,6 +115,13 @@ class AsyncioRuntime:
         if others:
             await asyncio.wait(others, timeout=seconds)
 
+    async def quiet(self, seconds: float) -> bool:
+        # What belongs to a loop that is closed never goes on: a program may enter its client once per ``asyncio.run``.
+        left = {task for task in self._running if not task.get_loop().is_closed()}
+        if left and asyncio.current_task() not in left:
+            await asyncio.wait(left, timeout=seconds)
+        return all(task.done() for task in left)
+
     async def end(self, _seconds: float) -> None:
         """Nothing watches over the calls."""
 

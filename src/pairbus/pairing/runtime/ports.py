@@ -119,6 +119,9 @@ class Runtime(Protocol):
     async def stop_tasks(self, seconds: float) -> None:
         """Wait for the end of the work in the background, at most ``seconds``."""
 
+    async def quiet(self, seconds: float) -> bool:
+        """After the end: whether nothing that was begun here goes on any more. Waits for that, at most ``seconds``."""
+
     async def end(self, seconds: float) -> None:
         """The client is closed: end what watches over its calls."""
 

@@ -48,6 +48,8 @@ class ThreadRuntime:
         self.limits = Limits()
         self._changed = threading.Event()
         self._running: set[threading.Thread] = set()
+        self._beside: set[threading.Thread] = set()
+        """Threads of ``together``. One that was given up may go on."""
         self._admins: WeakSet[Any] = WeakSet()
         self._lock = threading.Lock()
         self._shared: tuple[int, threading.Event] | None = None
@@ -100,11 +102,13 @@ class ThreadRuntime:
     async def together(self, work: Work, items: Iterable[object], seconds: float) -> None:
         until = time.monotonic() + seconds
         threads = [
-            threading.Thread(target=_run, args=(work, item), name="pairbus-closing", daemon=True)
+            threading.Thread(
+                target=self._run, args=(self._beside, work, item), name="pairbus-closing", daemon=True
+            )
             for item in items
         ]
         for thread in threads:
-            thread.start()
+            self._start(thread, self._beside)
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
 
@@ -126,15 +130,10 @@ class ThreadRuntime:
         return True
 
     def spawn(self, work: Work, *arguments: object) -> None:
-        thread = threading.Thread(target=self._run, args=(work, *arguments), name="pairbus", daemon=True)
-        with self._lock:
-            self._running.add(thread)
-        try:
-            thread.start()
-        except RuntimeError:
-            with self._lock:
-                self._running.discard(thread)
-            raise
+        thread = threading.Thread(
+            target=self._run, args=(self._running, work, *arguments), name="pairbus", daemon=True
+        )
+        self._start(thread, self._running)
 
     async def stop_tasks(self, seconds: float) -> None:
         # A thread cannot be cancelled: each notices by itself that the client has ended, unless it waits for a silent peer. Its
@@ -158,6 +157,16 @@ class ThreadRuntime:
         for admin in admins:
             cut_requests(admin)
 
+    async def quiet(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        with self._lock:
+            left = [*self._running, *self._beside]
+        if threading.current_thread() in left:
+            return False
+        for thread in left:
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in left)
+
     async def end(self, seconds: float) -> None:
         self.limits.end(seconds)
 
@@ -166,16 +175,22 @@ class ThreadRuntime:
 
         return ThreadDrainHost()
 
-    def _run(self, work: Work, *arguments: object) -> None:
+    def _start(self, thread: threading.Thread, those: set[threading.Thread]) -> None:
+        with self._lock:
+            those.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                those.discard(thread)
+            raise
+
+    def _run(self, those: set[threading.Thread], work: Work, *arguments: object) -> None:
         try:
             run(work(*arguments))
         finally:
             with self._lock:
-                self._running.discard(threading.current_thread())
-
-
-def _run(work: Work, item: object) -> None:
-    run(work(item))
+                those.discard(threading.current_thread())
 
 
 class _Entered:
