@@ -132,8 +132,8 @@ def namespace_name(host: str, declared: str | None = None, given: str | None = N
         if bare.endswith(suffix) and len(bare) > len(suffix):
             return host[: len(bare) - len(suffix)]
     raise NamespaceNameUnknownError(
-        f"the name of the primary namespace cannot be taken from its host {host!r}: add ;Namespace=<name> to its "
-        "connection string, or give primary_namespace=<name>"
+        f"the name of the primary namespace cannot be taken from its host {host!r}: give "
+        "primary_namespace=<name>, or, with from_connection_strings, add ;Namespace=<name> to its connection string"
     )
 
 

@@ -33,7 +33,10 @@ def test_what_is_given_wins() -> None:
     "host", ["localhost:5672", "broker.example.com", "10.0.0.1", "servicebus.windows.net"]
 )
 def test_the_first_label_of_any_other_host_is_never_taken(host: str) -> None:
-    with pytest.raises(NamespaceNameUnknownError, match="primary_namespace"):
+    with pytest.raises(
+        NamespaceNameUnknownError,
+        match=r"give primary_namespace=<name>, or, with from_connection_strings, add",
+    ):
         connection_string.namespace_name(host)
 
 
