@@ -219,4 +219,4 @@ class PartnerClosedError(SendAvailabilityError):
 
 
 class ClientClosedError(SendAvailabilityError, ValueError):
-    """The client or sender is closed. Never detoured. A client is entered again, or paired; a sender is made anew. A ValueError, as the official sender raises."""
+    """The client or sender is closed. Never detoured. A client is entered again, or paired; a sender is made again. A ValueError, as the official sender raises."""

@@ -144,7 +144,7 @@ def test_a_definite_answer_of_a_backlog_queue_is_not_asked_for_again() -> None:
     assert attempts(sdk.MessagingEntityNotFoundError()) == 1
     assert attempts(sdk.ServiceBusQuotaExceededError()) == 1
     assert attempts(sdk.ServiceBusError("no session", condition="amqp:not-allowed")) == 1
-    assert attempts(sdk.ServiceBusConnectionError()) == 2, "a connection that died while idle is opened anew"
+    assert attempts(sdk.ServiceBusConnectionError()) == 2, "a connection that died while idle is opened again"
 
 
 @pytest.mark.promise("P16")
