@@ -17,6 +17,9 @@ A = NodeEntry(
 )
 
 
+HOUR_MS = 3_600_000
+
+
 @pytest.fixture
 def table() -> Iterator[PostgresNodes]:
     database = Database(shared_server().url(), new_name("nodes"))
@@ -68,9 +71,16 @@ def test_an_answer_takes_no_newer_request_away(table: PostgresNodes) -> None:
 
 def test_a_node_can_be_forgotten(table: PostgresNodes) -> None:
     table.report(A)
-    assert table.forget("a")
-    assert not table.forget("a")
+    assert table.forget("a", 0)
+    assert not table.forget("a", 0)
     assert table.nodes() == []
+
+
+def test_a_node_that_has_reported_since_it_was_looked_at_is_not_forgotten(table: PostgresNodes) -> None:
+    table.report(A)
+    assert not table.forget("a", HOUR_MS)
+    assert not table.forget("a", 2**40)
+    assert [one.node for one in table.nodes()] == ["a"]
 
 
 def test_the_database_tells_about_its_standbys(table: PostgresNodes) -> None:

@@ -379,7 +379,7 @@ class SimulatedNodes(_Part):
     def copies(self) -> DatabaseCopies:
         return DatabaseCopies("", ())
 
-    def forget(self, node: str) -> bool:
+    def forget(self, node: str, age_ms: int) -> bool:
         raise NotImplementedError(f"nobody forgets {node} here")
 
 

@@ -31,6 +31,9 @@ class Fake:
     in ``paused``.
     """
 
+    reports_meanwhile = False
+    """Whether a report gets through while a command waits in the database."""
+
     def __init__(self, *nodes: NodeEntry, taker: str, paused: tuple[str, ...] = ()) -> None:
         self.paused = paused
         self.began = time.monotonic()
@@ -71,8 +74,11 @@ class Fake:
             )
         return True
 
-    def forget(self, name: str) -> bool:
-        return self.entries.pop(name, None) is not None
+    def forget(self, name: str, age_ms: int) -> bool:
+        if self.reports_meanwhile or name not in self.entries or self.entries[name].age_ms < age_ms:
+            return False
+        del self.entries[name]
+        return True
 
 
 def run(monkeypatch: pytest.MonkeyPatch, fake: Fake, *words: str) -> Result:
@@ -201,6 +207,17 @@ def test_a_node_that_runs_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     assert "b runs" in result.stderr
     assert run(monkeypatch, fake, "drain", "c", "--forget").return_value == 0
     assert set(fake.entries) == {"a", "b"}
+
+
+def test_a_node_that_reports_while_the_command_waits_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = Fake(node("a"), node("b", age_ms=STALE_MS, asked=REQUEST_DRAIN), taker="")
+    fake.reports_meanwhile = True
+    result = run(monkeypatch, fake, "drain", "b", "--forget")
+    assert result.return_value == 1
+    assert "b runs" in result.stderr
+    assert fake.entries["b"].asked == REQUEST_DRAIN
 
 
 def test_an_owner_is_not_forgotten_while_its_lease_lasts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,12 +251,13 @@ def _forget(flags: DrainFlags, tables: Tables, owner: Ownership, nodes: list[Nod
             "if it was killed, repeat the command once the lease has ended"
         )
     found = next((one for one in nodes if one.node == flags.node), None)
-    if found is not None and is_reporting(found):
-        return _no(f"{flags.node} runs: it would be on the list again in a second; stop it first")
-    if not tables.nodes.forget(flags.node):
+    if found is None:
         return _no(_unknown(flags))
+    # A report may have waited in the database with this command: what was read before is asked again with the removal.
+    if is_reporting(found) or not tables.nodes.forget(flags.node, found.age_ms):
+        return _no(f"{flags.node} runs: it would be on the list again in a second; stop it first")
     done = "is forgotten"
-    if found is not None and found.asked == REQUEST_DRAIN:
+    if found.asked == REQUEST_DRAIN:
         done += ", and so is its drain: it takes part if it is started again"
     if not is_owned:
         done += f"; no node owns {flags.namespace} now"

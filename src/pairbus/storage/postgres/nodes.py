@@ -23,12 +23,17 @@ _NODES: Final = (
 )
 _ASK: Final = b"update pairbus_node set asked = $3 where shard = $1 and node = $2 returning node"
 _ANSWERED: Final = b"update pairbus_node set asked = '' where shard = $1 and node = $2 and asked = $3"
-_FORGET: Final = b"delete from pairbus_node where shard = $1 and node = $2 returning node"
+_FORGET: Final = (
+    b"delete from pairbus_node where shard = $1 and node = $2 "
+    b"and clock_timestamp() - seen >= $3 * interval '1 millisecond' returning node"
+)
 _COPIES: Final = (
     b"select current_setting('synchronous_standby_names'), coalesce(application_name, ''), coalesce(sync_state, ''), "
     b"pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)::bigint, floor(extract(epoch from flush_lag) * 1000)::bigint, pid "
     b"from (select 1) as one left join pg_stat_replication on true order by 2, pid"
 )
+AGE_MS_MAX: Final = 2**31 - 1
+"""The oldest age that a number of the database's statement holds: 24 days."""
 
 
 class PostgresNodes:
@@ -66,9 +71,9 @@ class PostgresNodes:
         values = (self._shard, node.encode(), request.encode())
         self._session.execute(b"answered", _ANSWERED, (INT4, TEXT, TEXT), values)
 
-    def forget(self, node: str) -> bool:
-        values = (self._shard, node.encode())
-        return bool(self._session.execute(b"forget", _FORGET, (INT4, TEXT), values).ntuples)
+    def forget(self, node: str, age_ms: int) -> bool:
+        values = (self._shard, node.encode(), int4(min(age_ms, AGE_MS_MAX)))
+        return bool(self._session.execute(b"forget", _FORGET, (INT4, TEXT, INT4), values).ntuples)
 
     def copies(self) -> DatabaseCopies:
         found = self._session.execute(b"copies", _COPIES, (), ())

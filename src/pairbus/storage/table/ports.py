@@ -275,8 +275,8 @@ class NodeTable(Protocol):
     def answered(self, node: str, request: str) -> None:
         """The node has done what was asked: the request is gone, unless another one came meanwhile."""
 
-    def forget(self, node: str) -> bool:
-        """Remove a node that is gone for good; False: there is none of this name."""
+    def forget(self, node: str, age_ms: int) -> bool:
+        """Remove a node that is gone for good; False: there is none of this name, or it has reported since ``age_ms``."""
 
     def copies(self) -> DatabaseCopies:
         """The standbys of the database. Raises StorageError where the database has no such view."""

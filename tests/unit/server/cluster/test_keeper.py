@@ -139,7 +139,7 @@ class Nodes:
     def answered(self, node: str, request: str) -> None:
         self.asked = ""
 
-    def forget(self, node: str) -> bool:
+    def forget(self, node: str, age_ms: int) -> bool:
         return True
 
     def copies(self) -> DatabaseCopies:
