@@ -29,6 +29,8 @@ GRACE_S: Final = 1.0
 SLACK_S: Final = 1.0
 """Two more cancellations of a call that dropped the first."""
 LEFT_S: Final = 3.0
+LATE_S_MAX: Final = 2.0
+"""How long a send takes at most that has to open a connection, when all is well."""
 EXPECTED: Final = (OperationTimeoutError, ServiceBusConnectionError, NotWanted)
 """What the SDK raises on these networks, and what the link says to who goes another way."""
 
@@ -109,6 +111,11 @@ class LinkWorld:
         await asyncio.sleep(self._moment(HORIZON_S))
         self.is_wanted = False
         self.link.look_again()
+        back = random.Random(f"back-{self.seed}")
+        if back.random() < 0.5:
+            await asyncio.sleep(back.choice([0.0, 0.5, 3.0]))
+            self.is_wanted = True
+            self.link.look_again()
 
     async def _strike(self, what: str) -> None:
         await asyncio.sleep(self._moment(HORIZON_S / 2))
@@ -205,6 +212,33 @@ class LinkWorld:
         async with asyncio.timeout(LIFE_S_MAX):
             await asyncio.gather(*(self._judged(self._send, 8.0, 8.0) for _ in range(3)))
         self.primary.recover()
+        await self._leave_together()
+
+    async def _leave_together(self) -> None:
+        """All who wait for a silent peer are cancelled in one moment, in which another one comes: it is not left to that peer."""
+        loop, crowd = asyncio.get_running_loop(), random.Random(f"crowd-{self.seed}")
+        opens = crowd.random() < 0.5
+        if opens:
+            self.link.rest()
+        else:
+            await self._send(8.0, 8.0)
+        held = asyncio.ensure_future(self.link.call(asyncio.sleep, 8.0, 0.1)) if not opens else None
+        await asyncio.sleep(0.01)
+        self.primary.get_lost()
+        waiting = [asyncio.ensure_future(self._send(8.0, 8.0)) for _ in range(crowd.choice([1, 2, 10, 70]))]
+        await asyncio.sleep(0.5 + crowd.choice([0.0, 1.0, 3.0]) + crowd.uniform(0, 0.2))
+        self.primary.recover()
+        if crowd.random() < 0.5:
+            waiting += [asyncio.ensure_future(self._send(8.0, 8.0)) for _ in range(crowd.choice([1, 5]))]
+            await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        begun = loop.time()
+        error = await self._send(8.0, 8.0)
+        if error is not None or loop.time() > begun + LATE_S_MAX:
+            what = "an opening" if opens else "answers"
+            self.strange.append(f"left to a silent peer with those who waited for {what}: {error!r}")
+        await asyncio.gather(*waiting, *([held] if held else []), return_exceptions=True)
 
 
 STRIKES: Final = ["slow opening", "slow opening", "slow answers", "silent", "lost", "killed", "stalled"]

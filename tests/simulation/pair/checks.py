@@ -35,6 +35,9 @@ class Checks:
         self._doubts: Counter[str] = Counter()
         self._parked_doubts: Counter[str] = Counter()
         self._first_failure: dict[Key, int] = {}
+        self._failure: dict[Key, int] = {}
+        """The last failure that counts."""
+        self._healthy_since: dict[Key, int] = {}
         self._ping_at: dict[Key, int] = {}
         self._pings_in_flight: Counter[Key] = Counter()
         self._proof: dict[Key, int] = {}
@@ -80,13 +83,23 @@ class Checks:
         )
 
     def primary_failed(
-        self, factory: str, record: EntityHealth, number: int, error: BaseException, now: int
+        self,
+        factory: str,
+        record: EntityHealth,
+        number: int,
+        error: BaseException,
+        begun: int,
+        now: int,
     ) -> None:
-        """The primary said no or nothing."""
-        if classify(error) in IN_DOUBT:
+        """The primary said no, or nothing since ``begun``."""
+        key = (factory, record.path)
+        is_silent = classify(error) in IN_DOUBT
+        if is_silent:
             self._doubts[f"m{number}"] += 1
-        if counts(error, "documented", has_accepted=record.has_accepted):
-            self._first_failure.setdefault((factory, record.path), now)
+        is_outdated = is_silent and begun < self._healthy_since.get(key, 0)
+        if counts(error, "documented", has_accepted=record.has_accepted) and not is_outdated:
+            self._first_failure.setdefault(key, now)
+            self._failure[key] = now
 
     def primary_accepted(self, factory: str, record: EntityHealth, now: int) -> None:
         """The primary said yes: proof of health."""
@@ -158,6 +171,12 @@ class Checks:
                 self._proof.get(key) == now, f"P25: {record.path} became healthy without a good ping or send"
             )
             self._first_failure.pop(key, None)
+            self._healthy_since[key] = now
+        if record.state is Health.SUSPECT:
+            self._require(
+                self._failure.get(key) == now,
+                f"P17: {record.path} became suspect by an attempt from before the proof of its health",
+            )
 
     def ping_sent(self, factory: str, record: EntityHealth, now: int) -> None:
         """A ping leaves."""

@@ -71,14 +71,15 @@ class SimSender:
     async def _to_primary(self, payloads: list[bytes], seconds: float) -> None:
         world, client = self._official.world, self._official.client
         checks, health = world.checks, client.state.health_of(self._path)
-        checks.to_primary(client.name, health, world.now)
+        begun = world.now
+        checks.to_primary(client.name, health, begun)
         try:
             await self._put(payloads, seconds)
         except (Exception, asyncio.CancelledError) as error:
             # A caller that is cut off has waited as long as it could.
             seen = error if isinstance(error, Exception) else sdk.OperationTimeoutError()
             for payload in payloads:
-                checks.primary_failed(client.name, health, number_of(payload), seen, world.now)
+                checks.primary_failed(client.name, health, number_of(payload), seen, begun, world.now)
             raise
         checks.primary_accepted(client.name, health, world.now)
 

@@ -77,6 +77,33 @@ def test_waiting_for_other_callers_is_no_failure_of_the_primary(interval: int) -
     assert "q0" in rotation.usable
 
 
+@pytest.mark.promise("P17")
+@pytest.mark.parametrize("interval", [0, 1_000])
+def test_no_answer_to_an_attempt_from_before_the_proof_of_health_does_not_count(interval: int) -> None:
+    flow, health, _ = make(interval=interval, holds=True)
+    health.fail_over(1_000)
+    health.ping_succeeded(3_000)
+    assert flow.primary_failed(5_000, TIMEOUT, begun_ms=2_999) == []
+
+    assert health.state is Health.HEALTHY
+    assert isinstance(flow.next_step(5_000), Wait)
+    assert isinstance(flow.next_step(6_000), TryPrimary)
+    assert flow.is_in_doubt, "the message may be stored all the same"
+
+    flow.primary_failed(7_000, TIMEOUT, begun_ms=3_000)
+    assert health.state is (Health.SUSPECT if interval else Health.FAILED_OVER)
+
+
+def test_an_answer_counts_whenever_its_attempt_began() -> None:
+    flow, health, _ = make(interval=1_000)
+    health.fail_over(1_000)
+    health.ping_succeeded(3_000)
+
+    flow.primary_failed(5_000, sdk.MessagingEntityDisabledError(), begun_ms=2_000)
+
+    assert health.state is Health.SUSPECT
+
+
 def test_inside_the_interval_the_error_reaches_the_caller() -> None:
     flow, health, _ = make()
     flow.primary_failed(100, TIMEOUT)

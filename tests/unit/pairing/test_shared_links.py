@@ -364,6 +364,105 @@ async def test_those_who_shared_a_silent_connection_and_were_cancelled_leave_no_
     await client.close()
 
 
+async def test_who_comes_in_the_moment_in_which_all_others_are_cancelled_gets_an_opening_of_its_own(
+    scene: Scene,
+) -> None:
+    client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+    sender = client.get_queue_sender("orders")
+    scene.primary.get_lost()
+    sends = [asyncio.ensure_future(sender.send_messages(message(n))) for n in (1, 2, 3)]
+    await asyncio.sleep(1)
+    scene.primary.recover()
+    begun = scene.loop.time()
+    for send in sends:
+        send.cancel()
+    await sender.send_messages(message(4))
+
+    assert scene.loop.time() - begun < 2
+    assert scene.primary.opened == 2
+    await asyncio.gather(*sends, return_exceptions=True)
+    await client.close()
+
+
+@pytest.mark.parametrize("before", [0.0, 0.05], ids=["in this moment", "a moment before"])
+async def test_who_comes_when_all_who_share_a_silent_connection_are_cancelled_gets_another_one(
+    scene: Scene, before: float
+) -> None:
+    client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(message(1))
+    held = asyncio.ensure_future(sender._primary_link().call(asyncio.sleep, 60, 0.1))
+    await asyncio.sleep(0.01)
+    scene.primary.get_lost()
+    sends = [asyncio.ensure_future(sender.send_messages(message(n))) for n in (2, 3)]
+    await held
+    await asyncio.sleep(1.03)  # in the middle of a read
+    scene.primary.recover()
+    begun = scene.loop.time()
+    late: list[asyncio.Future[None]] = []
+    if before:
+        late.append(asyncio.ensure_future(sender.send_messages(message(4))))
+        await asyncio.sleep(before)
+    for send in sends:
+        send.cancel()
+    await sender.send_messages(message(5))
+    await asyncio.gather(*late)
+
+    assert scene.loop.time() - begun < 2
+    assert scene.primary.opened == 2
+    assert scene.primary.copies()[5] == 1
+    await asyncio.gather(*sends, return_exceptions=True)
+    await client.close()
+
+
+async def failed_over_and_back(scene: Scene, client: PairedServiceBusClient) -> None:
+    """The entity fails over, new connections to the primary work again, and a ping finds that out."""
+    client.fail_over("orders")
+    await asyncio.sleep(0.5)
+    scene.primary.recover()
+    while client.health()["orders"].state is not Health.HEALTHY:  # noqa: ASYNC110 - on virtual time it costs nothing
+        await asyncio.sleep(0.01)
+
+
+async def test_an_opening_from_before_the_answer_to_a_ping_is_not_waited_for(scene: Scene) -> None:
+    client = scene.client(failover_interval=timedelta(seconds=2), ping_primary_interval=timedelta(seconds=1))
+    sender = client.get_queue_sender("orders")
+    scene.primary.get_lost()
+    first = asyncio.ensure_future(sender.send_messages(message(1)))
+    await asyncio.sleep(1)
+    await failed_over_and_back(scene, client)
+    begun = scene.loop.time()
+    await asyncio.gather(first, sender.send_messages(message(2)))
+
+    assert scene.loop.time() - begun < 2
+    assert scene.primary.copies() == {1: 1, 2: 1}
+    await client.close()
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "shared"])
+async def test_a_time_out_of_an_attempt_from_before_the_answer_to_a_ping_is_held_against_nobody(
+    scene: Scene, is_shared: bool
+) -> None:
+    client = scene.client(failover_interval=timedelta(seconds=2), ping_primary_interval=timedelta(seconds=1))
+    seen: list[Kind] = []
+    client._state.events._listener = lambda event: seen.append(event.kind)
+    sender = client.get_queue_sender("orders")
+    await sender.send_messages(message(0))
+    held = asyncio.ensure_future(sender._primary_link().call(asyncio.sleep, 60, 0.1 if is_shared else 0))
+    await asyncio.sleep(0.01)
+    scene.primary.get_lost()
+    waiting = [asyncio.ensure_future(sender.send_messages(message(n))) for n in (1, 2)]
+    await held
+    await asyncio.sleep(1)
+    await failed_over_and_back(scene, client)
+    waiting.append(asyncio.ensure_future(sender.send_messages(message(3))))
+    await asyncio.gather(*waiting)
+
+    assert Kind.SUSPECT not in seen
+    assert scene.primary.copies() + scene.secondary.copies() == dict.fromkeys(range(4), 1)
+    await client.close()
+
+
 async def test_a_connection_without_answers_is_replaced_though_callers_keep_coming(scene: Scene) -> None:
     client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
     client.primary._config.retry_total = 0

@@ -32,7 +32,7 @@ to answer is not blamed for it.
 
 Senders that are shared let their callers wait for each other. That time is the callers' and says nothing about a namespace: an
 attempt begins when its turn comes, and one for which waiting left too little time is not held against the primary or the queue
-(``outcome.is_impatient``).
+(``outcome.is_impatient``). Nor is one that had no answer and began before the entity was found healthy.
 
 Why a send can be in doubt
 --------------------------
@@ -315,14 +315,24 @@ class SendFlow:
     # --- results ----------------------------------------------------------------------------------
 
     def primary_failed(
-        self, now: int, error: BaseException, *, is_in_doubt: bool | None = None
+        self, now: int, error: BaseException, *, begun_ms: int | None = None, is_in_doubt: bool | None = None
     ) -> list[Change]:
-        """The primary refused, or did not answer. ``is_in_doubt``: it may have stored the message; from the error if not given."""
+        """The primary refused, or did not answer.
+
+        Args:
+            now: When that was known.
+            error: What the attempt ended in.
+            begun_ms: When it began; now if not given.
+            is_in_doubt: Whether it may have stored the message; from the error if not given.
+        """
         self.primary_error = error
         failure = classify(error)
         self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
-        if is_impatient(error):
-            self._no_time_to_answer(now, error)
+        is_outdated = failure in IN_DOUBT and self._health.was_proven_after(
+            now if begun_ms is None else begun_ms
+        )
+        if is_outdated or is_impatient(error):
+            self._says_nothing(now, error)
             return []
         if not counts(error, self._trigger, has_accepted=self._health.has_accepted):
             if failure is Failure.BUSY:
@@ -336,8 +346,12 @@ class SendFlow:
             self._hold_or_fail(now, error)
         return changes
 
-    def _no_time_to_answer(self, now: int, error: BaseException) -> None:
-        """Other callers' sends took the time of this one: that says nothing about the primary."""
+    def _says_nothing(self, now: int, error: BaseException) -> None:
+        """The error says nothing about the primary as it is now.
+
+        Other callers' sends took the time of this one, or there was no answer to an attempt that is older than the proof that the
+        entity is well: what it waited for may have been dead since before.
+        """
         if self._health.failover_interval_ms:
             self._hold_or_fail(now, error)
         else:

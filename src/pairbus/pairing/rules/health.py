@@ -286,6 +286,10 @@ class EntityHealth:
             return self.pings.next_ms
         return None
 
+    def was_proven_after(self, begun_ms: int) -> bool:
+        """Whether the entity is healthy since later than ``begun_ms``: what began then and had no answer says nothing about it."""
+        return self.state is Health.HEALTHY and begun_ms < self.since_ms
+
     def may_detour_before(self, deadline_ms: int) -> bool:
         """Whether a suspect entity fails over before ``deadline_ms``, so that a send that fails till then is detoured."""
         due = self.failover_due_ms

@@ -23,6 +23,7 @@ from typing import Any, Final
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing.outcome import copy_of, mark_impatient
+from pairbus.pairing.runtime.asyncio_callers import HOLD, OPEN, SEND, Caller
 from pairbus.pairing.runtime.asyncio_limits import Call, Limits
 from pairbus.pairing.runtime.attempts import (
     Attempts,
@@ -45,66 +46,6 @@ OPEN_SECONDS_MAX: Final = 60.0
 END_SECONDS: Final = 1.5
 """Seconds to wait for the end of a connection before its socket is cut."""
 
-_OPEN, _SEND, _HOLD = range(3)
-
-
-class _Entry:
-    """One caller that waits: for an open link, for the answer to its message, or for the link to itself."""
-
-    __slots__ = (
-        "attempts",
-        "call",
-        "delivery",
-        "future",
-        "given",
-        "had",
-        "is_overdue",
-        "kind",
-        "message",
-        "seconds",
-    )
-
-    def __init__(self, kind: int, message: Any = None, attempts: Attempts | None = None) -> None:
-        self.kind = kind
-        self.message = message
-        self.attempts = attempts
-        self.call: Call | None = attempts if isinstance(attempts, Call) else getattr(attempts, "call", None)
-        self.seconds: float | None = None
-        """How long the attempt was to last; None: without a limit."""
-        self.had = 0.0
-        """What its caller had in all when it began to wait."""
-        self.given: float | None = None
-        """How long the attempt in progress may last; None: it waits for its turn."""
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.delivery: Any = None
-        self.is_overdue = False
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the caller still waits. Who has an answer or has given up needs no turn and has no time limit any more."""
-        return not self.future.done()
-
-    @property
-    def has_turn(self) -> bool:
-        """Whether the caller got what it waited for."""
-        future = self.future
-        return future.done() and not (self.is_overdue or future.cancelled() or future.exception())
-
-    def overdue(self) -> bool:
-        """Wake the caller: its time is over."""
-        if self.is_waiting:
-            self.is_overdue = True
-            self.future.set_result(None)
-        return False
-
-    def done(self, error: BaseException | None = None) -> None:
-        """Wake the caller, unless it has given up."""
-        if self.is_waiting:
-            if error is None:
-                self.future.set_result(None)
-            else:
-                self.future.set_exception(error)
-
 
 class AsyncioLink:
     """See ``Link``.
@@ -125,14 +66,16 @@ class AsyncioLink:
         self._is_wanted = is_wanted
         self.is_closed = False
         self._is_held = False
+        self._was_wanted = True
+        """The answer of ``is_wanted`` when ``look_again`` asked last."""
         self._is_stale = False
         """Whether a message got no answer in its time, and no other message got one since. The link then waits for the messages
         in flight and drops the connection; callers that come meanwhile get the next one."""
         self._holder: asyncio.Task[Any] | None = None
-        self._waiting: OrderedDict[_Entry, None] = OrderedDict()
+        self._waiting: OrderedDict[Caller, None] = OrderedDict()
         """In the order in which they came. A caller that gives up leaves as soon as its coroutine runs: see ``_still_waiting``."""
-        self._fresh: deque[_Entry] = deque()
-        self._flying: dict[_Entry, None] = {}
+        self._fresh: deque[Caller] = deque()
+        self._flying: dict[Caller, None] = {}
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -267,7 +210,7 @@ class AsyncioLink:
         if self._holder is not None and self._holder is asyncio.current_task():
             await self._sdk_open(timeout)
             return
-        await self._wait(_Entry(_OPEN), timeout)
+        await self._wait(Caller(OPEN), timeout)
 
     async def _send(
         self,
@@ -292,11 +235,11 @@ class AsyncioLink:
             or not handlers.is_open(self.sender)
         ):
             if self._can_pipeline:
-                await self._wait(_Entry(_SEND, message, attempts), timeout)
+                await self._wait(Caller(SEND, message, attempts), timeout)
                 return
             if not handlers.is_open(self.sender):
                 await self._open(timeout)
-            entry = _Entry(_HOLD, attempts=attempts)
+            entry = Caller(HOLD, attempts=attempts)
             if not self.is_idle:
                 await self._wait(entry, timeout)
             self._is_held = True
@@ -341,7 +284,7 @@ class AsyncioLink:
         had = max(0.001, until - loop.time())
         seconds = min(seconds, had)
         if not self.is_idle:
-            await self._wait(_Entry(_HOLD), had)
+            await self._wait(Caller(HOLD), had)
         self._is_held = True
         self._holder = asyncio.current_task()
         given = seconds_after_waiting(seconds, had, until - loop.time())
@@ -353,23 +296,24 @@ class AsyncioLink:
         if self._waiting:
             self._advance()
 
-    async def _wait(self, entry: _Entry, timeout: float | None) -> None:
+    async def _wait(self, entry: Caller, timeout: float | None) -> None:
         if self.is_closed:
             raise LinkClosed
         entry.seconds = timeout
         try:
+            self._end_opening()  # all others may have given up in this moment, and not have run since
             if timeout is not None:
                 self._wait_with(entry, timeout)
             self._waiting[entry] = None
             self._advance()
-            if self._opening is not None and entry.kind != _HOLD:
+            if self._opening is not None and entry.kind != HOLD:
                 self._begin(entry)
             await entry.future
             if entry.is_overdue:
                 self._was_silent(entry)
                 raise self._late(entry)
         except asyncio.CancelledError:
-            if entry.kind == _HOLD and entry.has_turn:
+            if entry.kind == HOLD and entry.has_turn:
                 self._release()
             self._was_left(entry)
             raise
@@ -377,7 +321,7 @@ class AsyncioLink:
             self._limits.until.pop(entry, None)
             self._given_up(entry)
 
-    def _wait_with(self, entry: _Entry, seconds: float) -> None:
+    def _wait_with(self, entry: Caller, seconds: float) -> None:
         """A caller waits for its turn, as long as it has any time."""
         if not entry.is_waiting:
             return  # its call may have ended, and nobody would take the limit away
@@ -388,7 +332,7 @@ class AsyncioLink:
             self._limits.begin(call, entry.had + call.grace)
         self._limits.begin(entry, entry.had)
 
-    def _begin(self, entry: _Entry) -> None:
+    def _begin(self, entry: Caller) -> None:
         """The turn of a caller has come: the time of its attempt begins."""
         if entry.seconds is None or entry.given is not None or not entry.is_waiting:
             return
@@ -398,7 +342,7 @@ class AsyncioLink:
         if entry.call is not None:
             self._limits.begin(entry.call, entry.given + entry.call.grace)
 
-    def _late(self, entry: _Entry) -> OperationTimeoutError:
+    def _late(self, entry: Caller) -> OperationTimeoutError:
         """The error of a caller whose time is over."""
         if entry.given is None and entry.seconds is not None:
             return waited_in_vain()
@@ -408,39 +352,71 @@ class AsyncioLink:
             mark_impatient(late)
         return late
 
-    def _was_silent(self, entry: _Entry) -> None:
+    def _was_silent(self, entry: Caller) -> None:
         """A caller got no answer in all its time: the connection may be dead without an error."""
         if entry.delivery is not None:
-            self._is_stale = self._is_stale or entry in self._flying  # else its connection is gone already
+            if entry in self._flying:  # else its connection is gone already
+                self._grow_stale()
         else:
             self._end_opening()
 
-    def _was_left(self, entry: _Entry) -> None:
+    def _was_left(self, entry: Caller) -> None:
         """A caller was cancelled. What nobody waits for any more may wait for a silent peer, and the next caller must not."""
         if entry.delivery is not None:
-            written = [one for one in self._flying if one.delivery is not None]
-            self._is_stale = self._is_stale or written == [entry]
+            if self._written() == [entry]:
+                self._grow_stale()
         else:
             self._end_opening()
 
-    def _still_waiting(self, *kinds: int) -> list[_Entry]:
+    def _written(self) -> list[Caller]:
+        """Those whose messages have left over the connection that there is, and have no answer."""
+        return [entry for entry in self._flying if entry.delivery is not None]
+
+    def _grow_stale(self) -> None:
+        """The connection may be dead without an error: what is not written yet waits for the next one."""
+        self._is_stale = True
+        while self._fresh:
+            entry = self._fresh.pop()
+            if entry in self._flying:
+                del self._flying[entry]
+                self._waiting[entry] = None
+                self._waiting.move_to_end(entry, last=False)
+                if entry.seconds is not None:
+                    self._wait_with(entry, entry.seconds)
+
+    def _is_left(self) -> bool:
+        """Whether all who wait for an answer over the connection have given up in this moment, and have not run since."""
+        written = self._written()
+        return bool(written) and not any(entry.is_waiting for entry in written)
+
+    def _still_waiting(self, *kinds: int) -> list[Caller]:
         """Callers in the queue. One that has given up a moment ago, and has not run since, is in it but waits no more."""
         return [entry for entry in self._waiting if entry.kind in kinds and entry.is_waiting]
 
     def _end_opening(self) -> None:
         """Give up an opening for which nobody waits."""
-        if self._opening is not None and not self._still_waiting(_OPEN, _SEND, _HOLD):
+        if self._opening is not None and not self._still_waiting(OPEN, SEND, HOLD):
             self._opening.cancel()
 
     def look_again(self) -> None:
-        """Let callers go whose messages are no longer wanted on this way. One that is under way stays."""
-        if self._waiting and not self._is_wanted():
-            for entry in self._still_waiting(_SEND):
+        """Let callers go whose messages are no longer wanted on this way. One that is under way stays.
+
+        Messages that are wanted again: the peer has answered, though not here. Who waited here all the time may wait for a dead
+        connection. An opening begins again, and newcomers do not join messages that have no answer.
+        """
+        was_wanted, self._was_wanted = self._was_wanted, self._is_wanted()
+        if not self._was_wanted:
+            for entry in self._still_waiting(SEND):
                 if entry.given is None:
                     self._answer(entry, NotWanted())
             self._advance()
+        elif not was_wanted:
+            if self._opening is not None:
+                self._opening.cancel()
+            elif self._written():
+                self._grow_stale()
 
-    def _given_up(self, entry: _Entry) -> None:
+    def _given_up(self, entry: Caller) -> None:
         """A caller has its answer or waits no longer. A message that was not written yet never will be."""
         self._waiting.pop(entry, None)
         if entry in self._flying:
@@ -451,7 +427,7 @@ class AsyncioLink:
                 self._pump.cancel()  # it may be writing to a peer that does not read, and would do so for ever
         self._advance()
 
-    def _answer(self, entry: _Entry, error: BaseException | None = None) -> None:
+    def _answer(self, entry: Caller, error: BaseException | None = None) -> None:
         """A caller waits no more: it has its turn, or is told why not."""
         self._waiting.pop(entry, None)
         entry.done(error)
@@ -465,7 +441,7 @@ class AsyncioLink:
             entry = next(iter(self._waiting))
             if not entry.is_waiting:
                 del self._waiting[entry]
-            elif entry.kind == _HOLD:
+            elif entry.kind == HOLD:
                 if self._flying or self._pump is not None:
                     return
                 self._begin(entry)
@@ -475,9 +451,9 @@ class AsyncioLink:
                 if self._pump is None and not self.is_closed:
                     self._begin_opening()
                 return
-            elif entry.kind == _OPEN:
+            elif entry.kind == OPEN:
                 self._answer(entry)
-            elif self._is_stale and self._pump is not None:
+            elif self._pump is not None and (self._is_stale or self._is_left()):
                 return  # a caller that joined those in flight would keep a dead connection for ever
             elif not self._is_wanted():
                 self._answer(entry, NotWanted())
@@ -496,7 +472,7 @@ class AsyncioLink:
     def _begin_opening(self) -> None:
         self._opening = asyncio.get_running_loop().create_task(self._open_once())
         self._opening.add_done_callback(self._has_opened)
-        for entry in self._still_waiting(_OPEN, _SEND):
+        for entry in self._still_waiting(OPEN, SEND):
             self._begin(entry)
 
     def _has_opened(self, opening: asyncio.Task[None]) -> None:
@@ -525,11 +501,11 @@ class AsyncioLink:
         finally:
             self._opening = None
             if failure is not None:
-                for entry in self._still_waiting(_OPEN, _SEND):
+                for entry in self._still_waiting(OPEN, SEND):
                     self._answer(entry, copy_of(failure))
             self._advance()
             if self._opening is None:
-                for entry in self._still_waiting(_OPEN, _SEND):  # for an answer to others
+                for entry in self._still_waiting(OPEN, SEND):  # for an answer to others
                     if entry.given is not None and entry.seconds is not None:
                         self._wait_with(entry, entry.seconds)
 
@@ -559,7 +535,7 @@ class AsyncioLink:
                 self._drop()
             self._advance()
 
-    def _settler(self, entry: _Entry) -> Callable[[BaseException | None], None]:
+    def _settler(self, entry: Caller) -> Callable[[BaseException | None], None]:
         def settled(error: BaseException | None) -> None:
             if entry in self._flying:  # an answer; otherwise it was withdrawn
                 del self._flying[entry]

@@ -74,6 +74,19 @@ class Send(Attempts):
         self.count = count
         self.timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
         self.deadline_ms = begun_ms + self.timeout_ms
+        self.attempt_ms = begun_ms
+        """When the last attempt at the primary began, its wait for the turn included."""
+
+    def attempt_begins(self, now: int) -> float:
+        """An attempt at the primary begins. Returns the seconds that the send has left."""
+        self.attempt_ms = now
+        return (self.deadline_ms - now) / 1000
+
+    def has_had(self, attempts: Attempts, seconds: float) -> None:
+        """It has had an attempt already, which took ``seconds`` and began with it."""
+        self.is_sent, self.is_in_doubt = attempts.is_sent, attempts.is_in_doubt
+        self.deadline_ms -= int(seconds * 1000)
+        self.attempt_ms -= int(seconds * 1000)
 
     def originals(self, batch_limit: int) -> list[bytes]:
         """The bytes that the SDK would send, message by message. Raises what the SDK would raise.

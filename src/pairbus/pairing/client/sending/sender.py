@@ -151,8 +151,7 @@ class SenderCore:
         _check_timeout(timeout)
         send = Send(prepared, count, self._state.clock(), timeout)
         if failed is not None:
-            send.deadline_ms -= int(failed.seconds * 1000)
-            send.is_sent, send.is_in_doubt = failed.attempts.is_sent, failed.attempts.is_in_doubt
+            send.has_had(failed.attempts, failed.seconds)
         await self._deliver(send, failed)
 
     async def _do_schedule(
@@ -219,6 +218,7 @@ class SenderCore:
         link = self._primary_link()
         limit = message_bytes.batch_limit(link.sender)
         if not limit and self._health.is_healthy:
+            begun_ms = self._state.clock()
             try:
                 # The SDK has no timeout for this, and a silent primary would hold it for ever.
                 await link.open(ASK_SECONDS)
@@ -227,10 +227,10 @@ class SenderCore:
                 self._raise_if_closed(error)
                 if not self._state.is_paired or classify(error) is Failure.INVALID:
                     raise
-                now = self._state.clock()
-                flow = self._state.flow(self._health, self._choice, now + TIMEOUT_MS_DEFAULT)
+                flow = self._state.flow(self._health, self._choice, begun_ms + TIMEOUT_MS_DEFAULT)
                 with self._state.lock:
-                    self._state.apply(self._health, flow.primary_failed(now, error))
+                    changes = flow.primary_failed(self._state.clock(), error, begun_ms=begun_ms)
+                    self._state.apply(self._health, changes)
         limit = limit or limits.BACKLOG_LIMIT_BYTES
         if max_size_in_bytes is not None and max_size_in_bytes > limit:
             raise UsageError(
@@ -352,7 +352,7 @@ class SenderCore:
         """Send the original to the primary. True: accepted."""
         try:
             link = self._primary or self._primary_link()
-            patience = (send.deadline_ms - self._state.clock()) / 1000
+            patience = send.attempt_begins(self._state.clock())
             if not send.is_scheduled:
                 await link.send(send.message, seconds, cut_seconds, patience)
             else:
@@ -386,8 +386,9 @@ class SenderCore:
                 flow.is_in_doubt = is_in_doubt
                 flow.primary_error = error
                 raise error
-            now = self._state.clock()
-            self._state.apply(self._health, flow.primary_failed(now, error, is_in_doubt=is_in_doubt))
+            now, begun = self._state.clock(), send.attempt_ms
+            changes = flow.primary_failed(now, error, begun_ms=begun, is_in_doubt=is_in_doubt)
+            self._state.apply(self._health, changes)
 
     async def _try_backlog(self, send: Send, flow: SendFlow, step: TryBacklog) -> bool:
         """Send the parked forms to a backlog queue. True: all of them are accepted."""
