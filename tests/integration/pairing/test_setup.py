@@ -157,9 +157,9 @@ def test_healthy_pairing_adds_no_operation(pair: Pair) -> None:
     assert operations(pair.primary) == {("orders", "send"): 12}, "the broker has counted the same"
 
 
-OUR_CALLS_MAX = 7
+OUR_CALLS_MAX = 6
 """Calls of our functions in one healthy send on threads. Two of them stand in for functions of the SDK."""
-OUR_CALLS_AIO_MAX = 11
+OUR_CALLS_AIO_MAX = 8
 """Likewise on asyncio."""
 
 

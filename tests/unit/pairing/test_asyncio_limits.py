@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.pairing.runtime.asyncio_limits import Call, Limits
+from pairbus.pairing.runtime.asyncio_limits import Limits
 from tests.unit.drain.virtual_loop import VirtualLoop
 
 
@@ -118,8 +118,7 @@ async def test_a_time_limit_is_not_taken_for_a_cancellation_nor_a_cancellation_f
     limits, ended = Limits(), []
 
     async def act() -> None:
-        call = Call()
-        limits.begin(call, 1.0)
+        call = limits.call(1.0)
         try:
             await asyncio.sleep(10)
         except asyncio.CancelledError as error:
@@ -141,8 +140,7 @@ async def test_a_time_limit_is_not_taken_for_a_cancellation_nor_a_cancellation_f
 @pytest.mark.usefixtures("loop")
 async def test_a_call_that_drops_a_cancellation_is_cancelled_again() -> None:
     limits = Limits()
-    call = Call()
-    limits.begin(call, 1.0)
+    call = limits.call(1.0)
     ended: BaseException | None = None
     try:
         with suppress(asyncio.CancelledError):
@@ -161,8 +159,7 @@ async def test_a_call_that_drops_a_cancellation_is_cancelled_again() -> None:
 @pytest.mark.usefixtures("loop")
 async def test_a_call_that_succeeds_although_it_was_cancelled_leaves_nothing_behind() -> None:
     limits = Limits()
-    call = Call()
-    limits.begin(call, 1.0)
+    call = limits.call(1.0)
     with suppress(asyncio.CancelledError):
         await asyncio.sleep(1000)
     del limits.until[call]

@@ -16,6 +16,7 @@ from pairbus.pairing.client.sending.sender import (
     SenderCore,
     warn_unsupported,
 )
+from pairbus.pairing.rules.health import HEALTHY
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.pairing.runtime.attempts import SEND_SECONDS
 
@@ -70,8 +71,11 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
             seconds = self._direct_seconds
             failed = await link.try_to_send(message, seconds, seconds + GRACE_SECONDS, None, SEND_SECONDS)
             if failed is None:
-                self._tally.sends += 1
-                self._accepted(1)
+                tally, health = self._tally, self._health
+                tally.sends += 1
+                tally.to_primary += 1
+                if health.state is not HEALTHY or not health.has_accepted:
+                    self._accepted(0)  # the health must be told, too
                 return
         await self._do_send(message, timeout, failed)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Final
 
 from pairbus.pairing.rules.ping import PingSchedule
 
@@ -33,6 +34,10 @@ class Health(Enum):
     SUSPECT = "suspect"
     FAILED_OVER = "failed over"
     REFUSING = "refusing"
+
+
+HEALTHY: Final = Health.HEALTHY
+"""For what each healthy send asks: an enumeration looks its members up slowly."""
 
 
 @dataclass(frozen=True, slots=True)

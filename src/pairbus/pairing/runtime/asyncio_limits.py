@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import current_task, get_running_loop
 from typing import Any, Final, Protocol
 
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -41,12 +42,24 @@ class Limits:
 
     def begin(self, call: Limited, seconds: float) -> float:
         """A call begins, and is overdue after ``seconds``. Returns when it began, on the clock of the loop."""
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         now = loop.time()
         self.until[call] = until = now + seconds
         if until < self._due or loop is not self._loop:
             self._arm(loop, until)
         return now
+
+    def call(self, seconds: float) -> Call:
+        """A send of the current task begins, and is overdue after ``seconds``. One function: each one is paid by every send."""
+        loop = get_running_loop()
+        call = Call()
+        call.task = task = current_task(loop)
+        call.cancels = task.cancelling()  # type: ignore[union-attr]  # only tasks send
+        call.begun = now = loop.time()
+        self.until[call] = until = now + seconds
+        if until < self._due or loop is not self._loop:
+            self._arm(loop, until)
+        return call
 
     def stop(self) -> None:
         """No call begins any more: one that is in progress keeps its limit, and without one there is no timer."""
@@ -86,23 +99,23 @@ def _goes_on(call: Limited) -> bool:
 
 
 class Call(Attempts):
-    """A send of the task that makes this; the task is cancelled when its time is over.
+    """A send of a task, which is cancelled when its time is over. ``Limits.call`` makes it.
 
     Once is not enough: up to Python 3.11 ``asyncio.wait_for``, through which the SDK reads, drops a cancellation that comes together
     with a frame, and the send would go on without a limit.
     """
 
     task: Any
+    cancels: int
+    """How often somebody else had cancelled the task when the send began."""
+    begun: float
+    """When that was, on the clock of the loop."""
     cancelled = 0
     """How often this has cancelled the task."""
     until = 0.0
     """When all the time of its caller is over, on the clock of the loop."""
     grace = 0.0
     """Seconds by which an attempt may overrun before the call is ended."""
-
-    def __init__(self) -> None:
-        self.task = asyncio.current_task()
-        self._cancels = self.task.cancelling()
 
     def overdue(self) -> bool:
         """End the call."""
@@ -121,7 +134,7 @@ class Call(Attempts):
         if not self.cancelled:
             return error
         self.end()
-        if self.task.cancelling() > self._cancels or not isinstance(error, asyncio.CancelledError):
+        if self.task.cancelling() > self.cancels or not isinstance(error, asyncio.CancelledError):
             return error
         late = OperationTimeoutError(message="The send did not end in time.")
         late.__cause__ = TimeoutError()

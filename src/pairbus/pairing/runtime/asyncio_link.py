@@ -109,18 +109,17 @@ class AsyncioLink:
         attempts: Attempts | None = None,
         patience: float | None = None,
     ) -> Failed | None:
-        call = Call()
+        call = self._limits.call(cut_seconds)
         if attempts is None:
             current_attempts.set(call)
         else:
             attempts.call = call
-        begun = self._limits.begin(call, cut_seconds)
-        call.until = begun + (seconds if patience is None else patience)
+        call.until = call.begun + (seconds if patience is None else patience)
         call.grace = cut_seconds - seconds
         try:
             await self.sender.send_messages(message, timeout=seconds)
         except BaseException as error:  # noqa: BLE001 - the caller judges it
-            took = asyncio.get_running_loop().time() - begun
+            took = asyncio.get_running_loop().time() - call.begun
             return Failed(call.judged(error), attempts or call, took)
         finally:
             self._limits.until.pop(call, None)
@@ -221,11 +220,13 @@ class AsyncioLink:
         """One attempt of the SDK to send a message."""
         attempts = current_attempts.get(None)
         # Attributes, not ``begin``, ``sending`` and ``is_idle``: what this costs is paid by every send.
-        if attempts is not None:
-            attempts.is_sent = False
-        is_at_once = last_exception is None and type(attempts) is Call
-        if not is_at_once and not self._is_wanted():
-            raise NotWanted
+        if (
+            last_exception is not None or type(attempts) is not Call
+        ):  # else it begins at once, and nothing has left
+            if attempts is not None:
+                attempts.is_sent = False
+            if not self._is_wanted():
+                raise NotWanted
         if (
             self._is_held
             or self._waiting
@@ -262,7 +263,6 @@ class AsyncioLink:
             raise
         finally:
             self._is_held = False
-            self._holder = None
             if self._waiting:
                 self._advance()
 

@@ -43,7 +43,7 @@ from pairbus.pairing.rules.flow import (
     Wait,
     first_attempt_ms,
 )
-from pairbus.pairing.rules.health import Health
+from pairbus.pairing.rules.health import HEALTHY, Health
 from pairbus.pairing.runtime.attempts import Failed, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.scheduled import split_handles, tell_cancelled
 from pairbus.sdk.failures import Failure, classify, is_refusal, shown
@@ -130,7 +130,7 @@ class SenderCore:
         health = self._health
         is_direct = (
             timeout is None
-            and health.state is Health.HEALTHY
+            and health.state is HEALTHY
             and not health.is_spooling
             and not self._order.is_busy
             and not self._is_closed
