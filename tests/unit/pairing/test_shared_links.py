@@ -439,9 +439,10 @@ async def test_an_opening_from_before_the_answer_to_a_ping_is_not_waited_for(sce
     await client.close()
 
 
+@pytest.mark.parametrize("has_id", [False, True], ids=["without an id", "with an id"])
 @pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "shared"])
 async def test_a_time_out_of_an_attempt_from_before_the_answer_to_a_ping_is_held_against_nobody(
-    scene: Scene, is_shared: bool
+    scene: Scene, is_shared: bool, has_id: bool
 ) -> None:
     client = scene.client(failover_interval=timedelta(seconds=2), ping_primary_interval=timedelta(seconds=1))
     seen: list[Kind] = []
@@ -451,7 +452,11 @@ async def test_a_time_out_of_an_attempt_from_before_the_answer_to_a_ping_is_held
     held = asyncio.ensure_future(sender._primary_link().call(asyncio.sleep, 60, 0.1 if is_shared else 0))
     await asyncio.sleep(0.01)
     scene.primary.get_lost()
-    waiting = [asyncio.ensure_future(sender.send_messages(message(n))) for n in (1, 2)]
+    messages = [message(n) for n in (1, 2)]
+    if has_id:
+        for number, one in enumerate(messages):
+            one.message_id = str(number)
+    waiting = [asyncio.ensure_future(sender.send_messages(one)) for one in messages]
     await held
     await asyncio.sleep(1)
     await failed_over_and_back(scene, client)
