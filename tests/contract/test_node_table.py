@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
+from pairbus.storage.postgres.connection import Address
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.nodes import PostgresNodes
-from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, DatabaseCopies, NodeEntry, TableFailed
+from pairbus.storage.table.ports import (
+    REQUEST_DRAIN,
+    REQUEST_MOVE,
+    DatabaseCopies,
+    HeldUp,
+    NodeEntry,
+    TableFailed,
+)
 from tests.contract.table_kinds import new_name
-from tests.postgres_kit import shared_server
+from tests.postgres_kit import own_server, shared_server
+from tests.waiting import wait_until
 
 A = NodeEntry(
     node="a", address="10.0.0.1:5671", names=("a.example.com", "10.0.0.1"), state="serving", version="1"
@@ -85,3 +96,79 @@ def test_a_node_that_has_reported_since_it_was_looked_at_is_not_forgotten(table:
 
 def test_the_database_tells_about_its_standbys(table: PostgresNodes) -> None:
     assert table.copies() == DatabaseCopies("", ())
+
+
+HOLDS = [
+    ("lock table pairbus_node in share mode", "pairbus_node"),
+    ("lock table pairbus_node in access exclusive mode", "pairbus_node"),
+    ("select from pairbus_node for update", "pairbus_node"),
+    ("lock table pairbus_shard in exclusive mode", "pairbus_shard"),
+]
+
+
+@pytest.mark.parametrize(("lock", "locked"), HOLDS)
+def test_what_nodes_wait_for_is_named_with_the_process_that_holds_it(lock: str, locked: str) -> None:
+    """Two wait: the second one stands behind the first, which holds nothing up itself."""
+    url = shared_server().new_database(new_name("held"))
+    database = Database(url, "contoso")
+    database.prepare()
+    table = database.nodes()
+    table.report(A)
+    with psycopg.connect(url) as holder, ThreadPoolExecutor(2) as pool:
+        holder.execute(lock.encode())
+        assert table.held_up() == (), "nobody waits"
+        waiting = [pool.submit(_write, url, f"update {locked} set address = ''") for _ in range(2)]
+        wait_until(lambda: _waiting_count(url) == len(waiting), "both wait")
+        assert table.held_up() == (HeldUp(locked, (holder.info.backend_pid,)),)
+        holder.rollback()
+        for one in waiting:
+            one.result()
+    assert table.held_up() == ()
+    table.close()
+
+
+def test_a_lock_on_a_table_of_others_holds_no_node_up() -> None:
+    url = shared_server().new_database(new_name("held"))
+    database = Database(url, "contoso")
+    database.prepare()
+    table = database.nodes()
+    _write(url, "create schema other; create table other.pairbus_node (one int)")
+    with psycopg.connect(url) as holder, ThreadPoolExecutor(1) as pool:
+        holder.execute("lock table other.pairbus_node in exclusive mode")
+        waiting = pool.submit(_write, url, "insert into other.pairbus_node values (1)")
+        wait_until(lambda: _waiting_count(url) == 1, "it waits")
+        assert table.held_up() == ()
+        holder.rollback()
+        waiting.result()
+    table.close()
+
+
+@pytest.mark.long
+def test_a_commit_that_waits_long_for_the_standby_holds_nodes_up() -> None:
+    with own_server(settings={"synchronous_standby_names": "gone"}) as server, ThreadPoolExecutor(1) as pool:
+        url = server.url()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("set synchronous_commit = local")
+            for statement in ("create table pairbus_node (one int)", "create table pairbus_shard (one int)"):
+                connection.execute(statement.encode())
+        nodes = PostgresNodes(Address(url), 1)
+        waiting = pool.submit(_write, url, "insert into pairbus_node values (1)")
+        wait_until(lambda: nodes.held_up() == (HeldUp(""),), "it waits")
+        server.run("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+        with pytest.raises(psycopg.OperationalError):
+            waiting.result()
+        nodes.close()
+
+
+def _write(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+def _waiting_count(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        ).fetchone()
+    assert found is not None
+    return int(found[0])

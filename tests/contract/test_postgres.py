@@ -300,6 +300,23 @@ def test_a_command_leaves_a_lease_alone_that_is_renewed_while_it_looks(
 
 
 @pytest.mark.promise("S4")
+def test_a_command_leaves_a_lease_alone_whose_renewal_waits_for_a_table(url: str, database: Database) -> None:
+    """The row itself is free. When the table is unlocked, the renewal and what the command asked would come through in any order."""
+    with _renewal_under_way(url):
+        pass
+    command = find_database(url, database.namespace, SHORT_SECONDS).lease()
+    with psycopg.connect(url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("lock table pairbus_shard in share mode")
+        renewal = pool.submit(database.lease().renew, 1, "", 60_000)
+        wait_until(lambda: database.nodes().held_up() != (), "the renewal waits")
+        assert command.acquire("pairbus-store", "", 60_000) is None
+        other.rollback()
+        assert renewal.result()
+    assert database.lease().look().epoch == 1
+    command.close()
+
+
+@pytest.mark.promise("S4")
 def test_a_command_whose_statement_lay_unread_does_not_take_the_lease_later(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,11 +386,15 @@ def test_a_node_that_ended_while_it_waited_for_the_lease_does_not_get_it(
             "a synchronous standby (synchronous_standby_names is 'ANY 1 (gone)')",
         ),
         (("Lock", "relation", "17, 18", ""), "a lock that another session holds (process 17, 18)"),
+        (
+            ("Lock", "transactionid", "17", "", "pairbus_shard"),
+            "a lock on pairbus_shard that another session holds (process 17)",
+        ),
         (("IO", "WALSync", "", ""), "at work (IO: WALSync)"),
         (("", "", "", ""), "the database is at work"),
     ],
 )
-def test_what_a_command_waits_for_is_told_in_words(row: tuple[str, str, str, str], said: str) -> None:
+def test_what_a_command_waits_for_is_told_in_words(row: tuple[str, ...], said: str) -> None:
     assert said in waits_for(*row)
 
 

@@ -146,7 +146,7 @@ def test_a_call_that_waits_for_a_lock_goes_on_and_no_backends_pile_up(
         holder.execute("commit")
         call.result(SECONDS_MAX)
     assert {purpose for purpose, _ in told} == {"commit"}
-    assert "it waits for a lock that another session holds" in told[0][1]
+    assert "it waits for a lock on locked that another session holds" in told[0][1]
     wait_until(lambda: told[-1] == ("commit", ""), "the answer is told")
     address.cut()
 

@@ -12,6 +12,7 @@ from pairbus.storage.table.ports import (
     DatabaseCopies,
     FrameHead,
     FrameMark,
+    HeldUp,
     LastFrame,
     LogShortened,
     NodeEntry,
@@ -378,6 +379,9 @@ class SimulatedNodes(_Part):
 
     def copies(self) -> DatabaseCopies:
         return DatabaseCopies("", ())
+
+    def held_up(self) -> tuple[HeldUp, ...]:
+        return ()
 
     def forget(self, node: str, age_ms: int) -> bool:
         raise NotImplementedError(f"nobody forgets {node} here")

@@ -14,7 +14,15 @@ from click.testing import CliRunner, Result
 from pairbus.cli.broker import cluster as module
 from pairbus.cli.root import root
 from pairbus.server.cluster.status import LATE_MS, STALE_MS, STOPPED
-from pairbus.storage.table.ports import MOVER, REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE, NodeEntry, Ownership
+from pairbus.storage.table.ports import (
+    MOVER,
+    REQUEST_DRAIN,
+    REQUEST_MOVE,
+    REQUEST_NONE,
+    HeldUp,
+    NodeEntry,
+    Ownership,
+)
 
 
 def node(name: str, *, age_ms: int = 0, state: str = "idle", asked: str = "") -> NodeEntry:
@@ -34,6 +42,9 @@ class Fake:
     reports_meanwhile = False
     """Whether a report gets through while a command waits in the database."""
 
+    waiting: tuple[HeldUp, ...] = ()
+    """For what calls wait in the database."""
+
     def __init__(self, *nodes: NodeEntry, taker: str, paused: tuple[str, ...] = ()) -> None:
         self.paused = paused
         self.began = time.monotonic()
@@ -43,6 +54,9 @@ class Fake:
         self.lease = self
         self.nodes = _Nodes(self)
         self.requests: list[tuple[str, str]] = []
+
+    def held_up(self) -> tuple[HeldUp, ...]:
+        return self.waiting
 
     def state(self) -> tuple[Ownership, list[NodeEntry]]:
         return self.owner, self.entries_now()
@@ -88,6 +102,7 @@ def run(monkeypatch: pytest.MonkeyPatch, fake: Fake, *words: str) -> Result:
 
     monkeypatch.setattr(module, "_tables", tables)
     monkeypatch.setattr(module, "POLL_SECONDS", 0)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0)
     store = ("--store", "postgresql://x/y", "--namespace", "contoso")
     return CliRunner().invoke(root, ["cluster", *words, *store], standalone_mode=False)
 
@@ -218,6 +233,91 @@ def test_a_node_that_reports_while_the_command_waits_is_not_forgotten(
     assert result.return_value == 1
     assert "b runs" in result.stderr
     assert fake.entries["b"].asked == REQUEST_DRAIN
+
+
+LOCKED = (HeldUp("pairbus_node", (4711,)), HeldUp("pairbus_shard"))
+
+
+def test_a_silent_node_is_not_forgotten_while_calls_wait_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(node("a"), node("b", age_ms=STALE_MS), node("c", state=STOPPED), taker="")
+    fake.waiting = LOCKED
+    result = run(monkeypatch, fake, "drain", "b", "--forget")
+    assert result.return_value == 1
+    place = "for a lock on pairbus_node (held by process 4711) and for a lock on pairbus_shard (held by process unknown)"
+    assert f"b may run: calls wait in the database {place}, and no node can report meanwhile" in result.stderr
+    # A node that was stopped has said so.
+    assert run(monkeypatch, fake, "drain", "c", "--forget").return_value == 0
+    fake.waiting = (HeldUp(""),)
+    result = run(monkeypatch, fake, "drain", "b", "--forget")
+    assert "calls wait in the database for the synchronous standby" in result.stderr
+    assert set(fake.entries) == {"a", "b"}
+
+
+def test_a_node_that_was_held_up_until_now_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock has ended when the command looks, and neither the renewal nor the report has come through yet."""
+
+    class Released(Fake):
+        def entries_now(self) -> list[NodeEntry]:
+            found = super().entries_now()
+            self.entries = {name: replace(one, age_ms=0) for name, one in self.entries.items()}
+            return found
+
+    fake = Released(node("a", age_ms=STALE_MS), node("b", age_ms=STALE_MS), taker="")
+    fake.owner = replace(fake.owner, remaining_ms=0)
+    result = run(monkeypatch, fake, "drain", "a", "--forget")
+    assert result.return_value == 1
+    assert "a runs" in result.stderr
+
+    class Renewed(Fake):
+        def look(self) -> Ownership:
+            return replace(self.owner, remaining_ms=1_000)
+
+    renewed = Renewed(node("a", age_ms=STALE_MS), taker="")
+    renewed.owner = replace(renewed.owner, remaining_ms=0)
+    result = run(monkeypatch, renewed, "drain", "a", "--forget")
+    assert result.return_value == 1
+    assert "a owns contoso, and its lease lasts another 1.0 s" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("move",), ("drain", "a")])
+def test_the_end_of_a_lease_says_nothing_while_calls_wait_for_a_lock(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    fake = Fake(node("a"), node("b"), taker="b")
+    fake.owner, fake.waiting = replace(fake.owner, remaining_ms=0), LOCKED
+    result = run(monkeypatch, fake, *words)
+    assert result.return_value == 1
+    said = "the lease of a has ended, but calls wait in the database for a lock on pairbus_node"
+    assert said in result.stderr
+    assert fake.requests == []
+    if words[0] == "drain":
+        assert run(monkeypatch, fake, *words, "--force").return_value == 0
+
+
+@pytest.mark.parametrize("words", [("move",), ("drain", "a")])
+def test_that_no_other_node_reports_is_laid_to_the_lock(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    fake = Fake(node("a"), node("b", age_ms=STALE_MS), taker="b")
+    fake.waiting = LOCKED
+    result = run(monkeypatch, fake, *words)
+    assert result.return_value == 1
+    assert "no other node of contoso than a reports: calls wait in the database for a lock" in result.stderr
+    assert fake.requests == []
+
+
+def test_the_status_names_the_lock_and_takes_the_database_for_no_former_primary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = Fake(node("a", age_ms=60_000), taker="")
+    fake.owner, fake.waiting = replace(fake.owner, remaining_ms=0), LOCKED
+    result = run(monkeypatch, fake, "status")
+    assert "Calls wait in the database for a lock on pairbus_node (held by process 4711)" in result.stdout
+    assert "former primary" not in result.stdout
+    assert json.loads(run(monkeypatch, fake, "status", "--json").stdout)["held_up"] == [
+        {"table": "pairbus_node", "processes": [4711]},
+        {"table": "pairbus_shard", "processes": []},
+    ]
 
 
 def test_an_owner_is_not_forgotten_while_its_lease_lasts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,18 @@ from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, status, table_lines, terminal_columns
 from pairbus.errors import StorageError, UsageError
-from pairbus.server.cluster.status import LATE_MS, describe, is_reporting
+from pairbus.server.cluster.status import LATE_MS, STOPPED, describe, is_reporting, waits_in_words
 from pairbus.storage.table.ports import MOVER, REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE
 
 if TYPE_CHECKING:
-    from pairbus.storage.table.ports import DatabaseCopies, LeaseTable, NodeEntry, NodeTable, Ownership
+    from pairbus.storage.table.ports import (
+        DatabaseCopies,
+        HeldUp,
+        LeaseTable,
+        NodeEntry,
+        NodeTable,
+        Ownership,
+    )
 
 EXIT_DONE: Final = 0
 EXIT_NO: Final = 1
@@ -27,6 +34,11 @@ READY_SECONDS: Final = 5.0
 """How long a node that would take the namespace may take to report: it does so every second."""
 REPORT_SLACK_MS: Final = 100
 """How far the clocks of this machine and of the database may be apart in that time."""
+SILENT_SECONDS: Final = 2.0
+"""So long a node is watched before it is forgotten: it reports every second where the database answers it."""
+OWN_WAIT_SECONDS: Final = 1.0
+"""What held a command up for so long has held up the reports of the nodes too: it looks again after as long."""
+UNLOCK: Final = "`select pg_terminate_backend(PROCESS)` ends a session that holds a lock"
 SHOWS: Final = "`pairbus cluster status` shows the nodes"
 STANDBY_COLUMNS: Final = ("standby", "state", "behind_bytes", "behind_seconds")
 COLUMNS: Final = ("node", "state", "role", "address", "seen_seconds_ago", "asked", "version")
@@ -67,7 +79,7 @@ Examples:
 \b
 Drain a node before you stop its machine: it gives the namespace up, relays, and takes no part until --undo, also after a restart.
 The only node is not drained without --force, and a node that runs or still has the lease is not forgotten.
-Exit codes: 0 done, 1 there is no such node, it runs or has the lease (--forget), or no other node took the namespace, 2 wrong usage, 3 the database cannot be reached
+Exit codes: 0 done, 1 there is no such node, it may run or has the lease (--forget), or no other node took the namespace, 2 wrong usage, 3 the database cannot be reached
 or refused.
 """
 
@@ -109,14 +121,27 @@ class DrainFlags(MoveFlags):
 class Tables:
     """The tables of one namespace's cluster."""
 
-    def __init__(self, lease: LeaseTable, nodes: NodeTable, answered_by: Callable[[], str]) -> None:
+    def __init__(
+        self, lease: LeaseTable, nodes: NodeTable, answered_by: Callable[[], str], began: float
+    ) -> None:
+        self._began = began
         self.lease = lease
         self.nodes = nodes
         self.answered_by = answered_by
         """The server that answered last; several may be named."""
 
     def state(self) -> tuple[Ownership, list[NodeEntry]]:
+        found = self.lease.look(), self.nodes.nodes()
+        if time.monotonic() - self._began < OWN_WAIT_SECONDS:
+            return found
+        time.sleep(OWN_WAIT_SECONDS)
         return self.lease.look(), self.nodes.nodes()
+
+    def held_up(self) -> tuple[HeldUp, ...]:
+        """What keeps nodes from reporting, as far as the database tells."""
+        with contextlib.suppress(StorageError):
+            return self.nodes.held_up()
+        return ()
 
     def copies(self) -> DatabaseCopies | None:
         """The standbys of the database; None: it does not tell."""
@@ -133,8 +158,9 @@ def _tables(flags: StatusFlags | MoveFlags) -> Iterator[Tables]:
         raise UsageError("--store must name a database, such as postgresql://pairbus@db-1,db-2/pairbus")
     if flags.timeout <= 0:
         raise UsageError(f"--timeout {flags.timeout:g} must be more than 0 seconds")
+    began = time.monotonic()
     database = find_database(flags.store, flags.namespace, flags.timeout)
-    tables = Tables(database.lease(), database.nodes(), lambda: database.address.answered_by)
+    tables = Tables(database.lease(), database.nodes(), lambda: database.address.answered_by, began)
     try:
         yield tables
     finally:
@@ -142,7 +168,7 @@ def _tables(flags: StatusFlags | MoveFlags) -> Iterator[Tables]:
         tables.nodes.close()
 
 
-def _sentences(found: dict[str, Any]) -> list[str]:
+def _sentences(found: dict[str, Any], waits: str) -> list[str]:
     if found["owner"]:
         head = (
             f"{found['namespace']}: {found['owner']} owns it (epoch {found['epoch']}), its lease lasts another "
@@ -157,7 +183,7 @@ def _sentences(found: dict[str, Any]) -> list[str]:
         head = f"{found['namespace']}: no node owns it (last epoch {found['epoch']})"
     return [
         head,
-        *_left_sentences(found),
+        *([f"{waits}: nodes that look late or gone may run; {UNLOCK}"] if waits else _left_sentences(found)),
         "",
         *table_lines(found["nodes"], COLUMNS, terminal_columns()),
         "",
@@ -195,7 +221,11 @@ def show_status(flags: StatusFlags) -> int:
     with _tables(flags) as tables:
         found = describe(flags.namespace, *tables.state(), tables.copies())
         found["answered_by"] = tables.answered_by()
-    show(found, flags.as_json, _sentences(found))
+        held_up = tables.held_up()
+    # What waits for a standby is said below, with the standbys.
+    waits = waits_in_words([one for one in held_up if one.table])
+    found["held_up"] = [{"table": one.table or None, "processes": list(one.processes)} for one in held_up]
+    show(found, flags.as_json, _sentences(found, f"Calls wait in the database {waits}" if waits else ""))
     return EXIT_DONE if found["owner"] else EXIT_NO
 
 
@@ -205,9 +235,11 @@ def move(flags: MoveFlags) -> int:
     with _tables(flags) as tables:
         owner, nodes = tables.state()
         if owner.owner in ("", MOVER) or owner.remaining_ms <= 0:
-            return _no(f"no node owns {flags.namespace}: there is nothing to move")
+            return _no(
+                _held_lease(tables, owner) or f"no node owns {flags.namespace}: there is nothing to move"
+            )
         if not _await_ready(flags, tables, owner.owner, nodes):
-            return _no(_only(owner.owner, flags.namespace, nodes))
+            return _no(_only(owner.owner, flags.namespace, nodes, tables))
         tables.nodes.ask(owner.owner, REQUEST_MOVE)
         return _await_owner(flags, tables, owner)
 
@@ -222,9 +254,12 @@ def drain(flags: DrainFlags) -> int:
         is_owner = owner.owner == flags.node and owner.remaining_ms > 0
         if flags.forget:
             return _forget(flags, tables, owner, nodes)
+        held = _held_lease(tables, owner) if owner.owner == flags.node and not flags.undo else ""
+        if held and not flags.force:
+            return _no(held)
         is_last = is_owner and not flags.undo and not _await_ready(flags, tables, flags.node, nodes)
         if is_last and not flags.force:
-            only = _only(flags.node, flags.namespace, nodes)
+            only = _only(flags.node, flags.namespace, nodes, tables)
             return _no(f"{only}, or give --force, and nobody serves {flags.namespace} until --undo")
         if not tables.nodes.ask(flags.node, REQUEST_NONE if flags.undo else REQUEST_DRAIN):
             return _no(_unknown(flags))
@@ -244,18 +279,29 @@ def drain(flags: DrainFlags) -> int:
 
 def _forget(flags: DrainFlags, tables: Tables, owner: Ownership, nodes: list[NodeEntry]) -> int:
     """Take a node off the list, unless it is not gone for good."""
-    is_owned = owner.owner not in ("", MOVER) and owner.remaining_ms > 0
-    if is_owned and owner.owner == flags.node:
-        return _no(
-            f"{flags.node} owns {flags.namespace}, and its lease lasts another {owner.remaining_ms / 1000:.1f} s: stop it first; "
-            "if it was killed, repeat the command once the lease has ended"
-        )
+    if owner.owner == flags.node and owner.remaining_ms > 0:
+        return _no(_owns(flags, owner))
     found = next((one for one in nodes if one.node == flags.node), None)
     if found is None:
         return _no(_unknown(flags))
-    # A report may have waited in the database with this command: what was read before is asked again with the removal.
-    if is_reporting(found) or not tables.nodes.forget(flags.node, found.age_ms):
-        return _no(f"{flags.node} runs: it would be on the list again in a second; stop it first")
+    runs = f"{flags.node} runs: it would be on the list again in a second; stop it first"
+    if is_reporting(found):
+        return _no(runs)
+    if found.state != STOPPED:
+        # It is only silent, and may have been held up in the database until now, as this command may have been.
+        if _reports_again(tables, flags.node):
+            return _no(runs)
+        if waits := _waits(tables):
+            return _no(
+                f"{flags.node} may run: {waits}, and no node can report meanwhile. Repeat the command once nothing waits there; {UNLOCK}"
+            )
+        owner = tables.lease.look()
+    if owner.owner == flags.node and owner.remaining_ms > 0:
+        return _no(_owns(flags, owner))
+    # What was read before is asked again with the removal: a report may have come since.
+    if not tables.nodes.forget(flags.node, found.age_ms):
+        return _no(runs)
+    is_owned = owner.owner not in ("", MOVER) and owner.remaining_ms > 0
     done = "is forgotten"
     if found.asked == REQUEST_DRAIN:
         done += ", and so is its drain: it takes part if it is started again"
@@ -263,6 +309,39 @@ def _forget(flags: DrainFlags, tables: Tables, owner: Ownership, nodes: list[Nod
         done += f"; no node owns {flags.namespace} now"
     show({"node": flags.node, "done": done}, flags.as_json, f"{flags.node} {done}")
     return EXIT_DONE
+
+
+def _owns(flags: DrainFlags, owner: Ownership) -> str:
+    return (
+        f"{flags.node} owns {flags.namespace}, and its lease lasts another {owner.remaining_ms / 1000:.1f} s: stop it first; "
+        "if it was killed, repeat the command once the lease has ended"
+    )
+
+
+def _reports_again(tables: Tables, node: str) -> bool:
+    """Whether a node that looks gone reports within the time in which every node does that the database answers."""
+
+    def has_reported() -> bool:
+        return any(one.node == node and is_reporting(one) for one in tables.nodes.nodes())
+
+    with status(f"watching whether {node} reports …"):
+        return _wait(has_reported, SILENT_SECONDS)
+
+
+def _waits(tables: Tables) -> str:
+    """That calls wait in the database, and for what; empty: none does."""
+    words = waits_in_words(tables.held_up())
+    return f"calls wait in the database {words}" if words else ""
+
+
+def _held_lease(tables: Tables, owner: Ownership) -> str:
+    """Why nothing follows from the end of a lease: its renewal may wait; empty: nothing waits, or no lease has ended."""
+    if owner.owner in ("", MOVER) or owner.remaining_ms > 0 or not (waits := _waits(tables)):
+        return ""
+    return (
+        f"the lease of {owner.owner} has ended, but {waits}, and {owner.owner} may go on afterwards. Nothing was changed. "
+        f"Repeat the command once nothing waits there; {UNLOCK}"
+    )
 
 
 def _unknown(flags: DrainFlags) -> str:
@@ -299,9 +378,11 @@ def _await_ready(flags: MoveFlags, tables: Tables, owner: str, nodes: list[NodeE
         return bool(before) and _wait(has_reported, min(flags.timeout, READY_SECONDS))
 
 
-def _only(node: str, namespace: str, nodes: list[NodeEntry]) -> str:
+def _only(node: str, namespace: str, nodes: list[NodeEntry], tables: Tables) -> str:
     late = ", ".join(f"{one.node} {one.age_ms / 1000:.1f} s" for one in _others(nodes, node))
     why = f" (no other node reports; the last reports were {late} ago)" if late else ""
+    if waits := _waits(tables):
+        return f"no other node of {namespace} than {node} reports: {waits}. Repeat the command once nothing waits there; {UNLOCK}"
     return f"{node} is the only node of {namespace} that takes part{why}: start another one first"
 
 
@@ -330,7 +411,7 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
             return _no(f"{found[0].owner} takes {flags.namespace}, and does not serve it yet; {SHOWS}")
         if isinstance(flags, DrainFlags):
             tables.nodes.ask(flags.node, REQUEST_NONE)
-        return _no(_not_moved(flags, found[0], before))
+        return _no(_not_moved(flags, found[0], before, _waits(tables)))
     owner = found[0]
     show(
         {"owner": owner.owner, "epoch": owner.epoch, "before": before.owner},
@@ -340,8 +421,8 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
     return EXIT_DONE
 
 
-def _not_moved(flags: MoveFlags, owner: Ownership, before: Ownership) -> str:
-    head = f"no other node took {flags.namespace} in time"
+def _not_moved(flags: MoveFlags, owner: Ownership, before: Ownership, waits: str) -> str:
+    head = f"no other node took {flags.namespace} in time" + (f", while {waits}" if waits else "")
     if isinstance(flags, DrainFlags):
         return f"{head}, so {flags.node} takes part again; {SHOWS}"
     if owner.owner == before.owner and owner.epoch != before.epoch:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pairbus.storage.table.ports import MOVER
 
 if TYPE_CHECKING:
-    from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, Ownership
+    from pairbus.storage.table.ports import DatabaseCopies, HeldUp, NodeEntry, Ownership
 
 LATE_MS: Final = 5_000
 """A node that has not reported for so long is shown as late: what it last said of itself may be over."""
@@ -51,6 +51,18 @@ def describe(
         ],
         "database": _copies(copies) if copies is not None else None,
     }
+
+
+def waits_in_words(held_up: Sequence[HeldUp]) -> str:
+    """For what calls wait in the database; empty: for nothing that is known."""
+    return " and ".join(map(_wait_in_words, held_up))
+
+
+def _wait_in_words(one: HeldUp) -> str:
+    if not one.table:
+        return "for the synchronous standby"
+    processes = ", ".join(map(str, one.processes)) or "unknown"
+    return f"for a lock on {one.table} (held by process {processes})"
 
 
 def is_reporting(node: NodeEntry) -> bool:

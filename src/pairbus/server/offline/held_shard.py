@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StorageError, StoreFailed, StoreFenced, StoreUnavailable
 from pairbus.server.assemble import open_table_store
+from pairbus.server.cluster.status import waits_in_words
 from pairbus.storage.table.ports import MOVER, OutcomeUnknown, SequenceTaken, TableFailed
 
 if TYPE_CHECKING:
@@ -80,13 +81,24 @@ def _in_use(lease: LeaseTable, database: Database) -> StoreUnavailable:
             f"another `pairbus store move` of {where} is under way, or was interrupted: wait {seconds} s until its lease has ended"
         )
     if owner.remaining_ms <= 0:
+        waits = _waits(database)
         return StoreUnavailable(
-            f"{where} is served by node {owner.owner}, which waits for the database to renew its lease. Nothing was changed: stop the "
-            "node first, or bring the standby back that the database waits for"
+            f"{where} is served by node {owner.owner}, which waits for the database to renew its lease{waits and f' ({waits})'}. Nothing "
+            "was changed: stop the node first, or bring the standby back that the database waits for, or end what holds the lock"
         )
     return StoreUnavailable(
         f"{where} is served by node {owner.owner}: stop it first. If it was killed, its lease ends in {seconds} s"
     )
+
+
+def _waits(database: Database) -> str:
+    nodes = database.nodes()
+    try:
+        return waits_in_words(nodes.held_up())
+    except StorageError:
+        return ""
+    finally:
+        nodes.close()
 
 
 class LeaseKeeper:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from pairbus.errors import StorageError
+from pairbus.storage.postgres.locks import table_waited_for
 from pairbus.storage.postgres.waiting import waits_for
 from pairbus.storage.table.second_look import SILENT_SECONDS, Finding, Found, SecondLooks
 
@@ -31,7 +32,8 @@ LOOK_SECONDS_MAX: Final = 2.0
 SERVER: Final = b"select pg_postmaster_start_time()::text"
 _LOOK: Final = (
     "select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''), "
-    "array_to_string(pg_blocking_pids(wanted), ', '), current_setting('synchronous_standby_names'), pg_postmaster_start_time()::text "
+    "array_to_string(pg_blocking_pids(wanted), ', '), current_setting('synchronous_standby_names'), "
+    f"{table_waited_for('wanted')}, pg_postmaster_start_time()::text "
     "from unnest(%s::int[]) with ordinality as one (wanted, place) left join pg_stat_activity on pid = wanted order by place"
 )
 
@@ -120,7 +122,14 @@ class Looker:
 
 
 def _finding(
-    session: Session, state: str, kind: str, event: str, blockers: str, standbys: str, server: str
+    session: Session,
+    state: str,
+    kind: str,
+    event: str,
+    blockers: str,
+    standbys: str,
+    tables: str,
+    server: str,
 ) -> Finding:
     if session.server not in ("", server):
         return Finding(Found.ELSEWHERE, "another server takes writes now")
@@ -130,7 +139,7 @@ def _finding(
         return Finding(
             Found.IDLE, "what was asked or its answer is lost on its way: the server waits for a call"
         )
-    return Finding(Found.AT_WORK, waits_for(kind, event, blockers, standbys))
+    return Finding(Found.AT_WORK, waits_for(kind, event, blockers, standbys, tables))
 
 
 def shut_down(connection: psycopg.Connection[Any]) -> None:

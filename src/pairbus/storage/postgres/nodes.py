@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.storage.postgres.binary import INT4, TEXT, int4, number, optional_number, text
 from pairbus.storage.postgres.connection import Session
-from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, StandbyEntry
+from pairbus.storage.postgres.locks import held_up
+from pairbus.storage.table.ports import DatabaseCopies, HeldUp, NodeEntry, StandbyEntry
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
@@ -74,6 +75,9 @@ class PostgresNodes:
     def forget(self, node: str, age_ms: int) -> bool:
         values = (self._shard, node.encode(), int4(min(age_ms, AGE_MS_MAX)))
         return bool(self._session.execute(b"forget", _FORGET, (INT4, TEXT, INT4), values).ntuples)
+
+    def held_up(self) -> tuple[HeldUp, ...]:
+        return held_up(self._session)
 
     def copies(self) -> DatabaseCopies:
         found = self._session.execute(b"copies", _COPIES, (), ())

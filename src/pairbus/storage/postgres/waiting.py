@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from pairbus.storage.postgres.locks import table_waited_for
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -26,7 +28,7 @@ STATEMENT_PART: Final = 0.9
 CONNECT_POLL_SECONDS: Final = 0.1
 _ACTIVITY: Final = (
     "select coalesce(wait_event_type, ''), coalesce(wait_event, ''), array_to_string(pg_blocking_pids(pid), ', '), "
-    "current_setting('synchronous_standby_names') from pg_stat_activity where pid = %s"
+    f"current_setting('synchronous_standby_names'), {table_waited_for('pg_stat_activity.pid')} from pg_stat_activity where pid = %s"
 )
 
 
@@ -105,10 +107,11 @@ class Watch:
         return "what it waits for is not known, because a second connection was not answered either"
 
 
-def waits_for(kind: str, event: str, blockers: str, standbys: str) -> str:
+def waits_for(kind: str, event: str, blockers: str, standbys: str, tables: str = "") -> str:
     """What the database's view of a process means."""
     if event == "SyncRep":
         return f"the commit waits for a synchronous standby (synchronous_standby_names is {standbys!r})"
     if kind == "Lock":
-        return f"it waits for a lock that another session holds (process {blockers or 'unknown'})"
+        place = f" on {tables}" if tables else ""
+        return f"it waits for a lock{place} that another session holds (process {blockers or 'unknown'})"
     return f"the database is at work ({kind}: {event})" if kind else "the database is at work"

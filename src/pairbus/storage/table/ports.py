@@ -253,6 +253,16 @@ class DatabaseCopies:
     standbys: tuple[StandbyEntry, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """Something for which calls wait in the database. Who is silent meanwhile may run."""
+
+    table: str
+    """That is locked, as a whole or in part; empty: none, a commit waits for the synchronous standby."""
+    processes: tuple[int, ...] = ()
+    """Of the database, which hold the lock; empty: they are not known."""
+
+
 REQUEST_NONE: Final = ""
 REQUEST_MOVE: Final = "move"
 """Give the shard to another node, once."""
@@ -277,6 +287,9 @@ class NodeTable(Protocol):
 
     def forget(self, node: str, age_ms: int) -> bool:
         """Remove a node that is gone for good; False: there is none of this name, or it has reported since ``age_ms``."""
+
+    def held_up(self) -> tuple[HeldUp, ...]:
+        """For what calls of anybody wait at the tables of PairBus now. Raises StorageError where the database has no such view."""
 
     def copies(self) -> DatabaseCopies:
         """The standbys of the database. Raises StorageError where the database has no such view."""

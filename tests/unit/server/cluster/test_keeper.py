@@ -19,6 +19,7 @@ from pairbus.storage.table.ports import (
     Acquired,
     DatabaseCopies,
     FrameMark,
+    HeldUp,
     LastFrame,
     LogShortened,
     NodeEntry,
@@ -141,6 +142,9 @@ class Nodes:
 
     def forget(self, node: str, age_ms: int) -> bool:
         return True
+
+    def held_up(self) -> tuple[HeldUp, ...]:
+        return ()
 
     def copies(self) -> DatabaseCopies:
         return DatabaseCopies("", ())
