@@ -127,6 +127,30 @@ def test_what_nodes_wait_for_is_named_with_the_process_that_holds_it(lock: str, 
     table.close()
 
 
+@pytest.mark.parametrize("may_look", [True, False])
+def test_a_role_without_rights_sees_who_waits_unless_that_was_taken_from_it(may_look: bool) -> None:
+    url, role = shared_server().new_database(new_name("held")), new_name("role").replace("-", "_")
+    database = Database(url, "contoso")
+    database.prepare()
+    _write(
+        url,
+        f"create role {role} login; grant select, insert, update on all tables in schema public to {role}",
+    )
+    if not may_look:
+        _write(url, "revoke select on pg_locks from public")
+    nodes = PostgresNodes(Address(f"{url}&user={role}"), database.shard)
+    with psycopg.connect(url) as holder, ThreadPoolExecutor(1) as pool:
+        holder.execute("lock table pairbus_node in share mode")
+        waiting = pool.submit(_write, url, "update pairbus_node set address = ''")
+        wait_until(lambda: _waiting_count(url) == 1, "it waits")
+        seen = (HeldUp("pairbus_node", (holder.info.backend_pid,)),)
+        assert nodes.held_up() == (seen if may_look else ())
+        assert nodes.nodes() == []
+        holder.rollback()
+        waiting.result()
+    nodes.close()
+
+
 def test_a_lock_on_a_table_of_others_holds_no_node_up() -> None:
     url = shared_server().new_database(new_name("held"))
     database = Database(url, "contoso")

@@ -32,6 +32,7 @@ def node(name: str, *, age_ms: int = 0, state: str = "idle", asked: str = "") ->
 class _Nodes:
     def __init__(self, fake: Fake) -> None:
         self.nodes, self.ask, self.forget = fake.entries_now, fake.ask, fake.forget
+        self.held_up = lambda: fake.waiting
 
 
 class Fake:
@@ -54,9 +55,6 @@ class Fake:
         self.lease = self
         self.nodes = _Nodes(self)
         self.requests: list[tuple[str, str]] = []
-
-    def held_up(self) -> tuple[HeldUp, ...]:
-        return self.waiting
 
     def state(self) -> tuple[Ownership, list[NodeEntry]]:
         return self.owner, self.entries_now()

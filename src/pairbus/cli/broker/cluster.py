@@ -20,7 +20,6 @@ from pairbus.storage.table.ports import MOVER, REQUEST_DRAIN, REQUEST_MOVE, REQU
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import (
         DatabaseCopies,
-        HeldUp,
         LeaseTable,
         NodeEntry,
         NodeTable,
@@ -137,12 +136,6 @@ class Tables:
         time.sleep(OWN_WAIT_SECONDS)
         return self.lease.look(), self.nodes.nodes()
 
-    def held_up(self) -> tuple[HeldUp, ...]:
-        """What keeps nodes from reporting, as far as the database tells."""
-        with contextlib.suppress(StorageError):
-            return self.nodes.held_up()
-        return ()
-
     def copies(self) -> DatabaseCopies | None:
         """The standbys of the database; None: it does not tell."""
         with contextlib.suppress(StorageError):
@@ -221,7 +214,7 @@ def show_status(flags: StatusFlags) -> int:
     with _tables(flags) as tables:
         found = describe(flags.namespace, *tables.state(), tables.copies())
         found["answered_by"] = tables.answered_by()
-        held_up = tables.held_up()
+        held_up = tables.nodes.held_up()
     # What waits for a standby is said below, with the standbys.
     waits = waits_in_words([one for one in held_up if one.table])
     found["held_up"] = [{"table": one.table or None, "processes": list(one.processes)} for one in held_up]
@@ -330,7 +323,7 @@ def _reports_again(tables: Tables, node: str) -> bool:
 
 def _waits(tables: Tables) -> str:
     """That calls wait in the database, and for what; empty: none does."""
-    words = waits_in_words(tables.held_up())
+    words = waits_in_words(tables.nodes.held_up())
     return f"calls wait in the database {words}" if words else ""
 
 

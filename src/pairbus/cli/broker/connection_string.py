@@ -72,6 +72,7 @@ def connection_string(flags: ConnectionStringFlags) -> int:
 
 def _from_database(flags: ConnectionStringFlags, url: str) -> int:
     from pairbus.server.cluster.joining import joined_connection_string
+    from pairbus.server.cluster.status import waits_in_words
     from pairbus.storage.postgres.opening import ANSWER_SECONDS_MAX, find_database, is_database
 
     if not is_database(url):
@@ -87,6 +88,7 @@ def _from_database(flags: ConnectionStringFlags, url: str) -> int:
         text, names, is_served = joined_connection_string(
             flags.namespace, nodes.nodes(), settings, flags.node
         )
+        waits = waits_in_words(nodes.held_up())
     finally:
         nodes.close()
         settings.close()
@@ -97,7 +99,12 @@ def _from_database(flags: ConnectionStringFlags, url: str) -> int:
         "running": is_served,
     }
     show(shown, flags.as_json, text)
-    if not is_served and not flags.as_json:
+    if waits and not flags.as_json:
+        click.echo(
+            f"pairbus: calls wait in the database {waits}, so nodes that run may not be listed: ask again once nothing waits there",
+            err=True,
+        )
+    elif not is_served and not flags.as_json:
         click.echo(
             "pairbus: no node has reported in the last seconds; these are the addresses they had", err=True
         )

@@ -95,8 +95,6 @@ def _waits(database: Database) -> str:
     nodes = database.nodes()
     try:
         return waits_in_words(nodes.held_up())
-    except StorageError:
-        return ""
     finally:
         nodes.close()
 

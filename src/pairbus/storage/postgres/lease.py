@@ -13,7 +13,6 @@ locks: a setting in another table would not be seen by an acquisition that began
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -152,9 +151,8 @@ class PostgresLease:
             return False
         if text(found, 0, 0):
             time.sleep(LEFT_SECONDS)
-            with contextlib.suppress(TableFailed):  # or this role may not look
-                # A renewal that waits for the table has not locked the row yet.
-                return not held_up(self._session)
+            # A renewal that waits for the table has not locked the row yet.
+            return not held_up(self._session)
         return True
 
     def _gave_up_reserve(self) -> bool:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from pairbus.errors import StorageError
-from pairbus.storage.postgres.locks import table_waited_for
-from pairbus.storage.postgres.waiting import waits_for
+from pairbus.storage.postgres.waiting import LOCK, tables_waited_for, waits_for
 from pairbus.storage.table.second_look import SILENT_SECONDS, Finding, Found, SecondLooks
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ LOOK_SECONDS_MAX: Final = 2.0
 SERVER: Final = b"select pg_postmaster_start_time()::text"
 _LOOK: Final = (
     "select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''), "
-    "array_to_string(pg_blocking_pids(wanted), ', '), current_setting('synchronous_standby_names'), "
-    f"{table_waited_for('wanted')}, pg_postmaster_start_time()::text "
+    "array_to_string(pg_blocking_pids(wanted), ', '), current_setting('synchronous_standby_names'), pg_postmaster_start_time()::text "
     "from unnest(%s::int[]) with ordinality as one (wanted, place) left join pg_stat_activity on pid = wanted order by place"
 )
 
@@ -115,7 +113,11 @@ class Looker:
         cut.start()
         try:
             connection.execute(f"set statement_timeout = {int(LOOK_SECONDS_MAX * 1000)}")
-            return connection.execute(_LOOK, (backends,)).fetchall()
+            rows = connection.execute(_LOOK, (backends,)).fetchall()
+            return [
+                (*row, tables_waited_for(connection, backend) if row[1] == LOCK else "")
+                for backend, row in zip(backends, rows, strict=True)
+            ]
         finally:
             cut.cancel()
             connection.close()
@@ -128,8 +130,8 @@ def _finding(
     event: str,
     blockers: str,
     standbys: str,
-    tables: str,
     server: str,
+    tables: str,
 ) -> Finding:
     if session.server not in ("", server):
         return Finding(Found.ELSEWHERE, "another server takes writes now")

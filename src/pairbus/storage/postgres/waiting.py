@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.storage.postgres.locks import table_waited_for
+import psycopg
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    import psycopg
 
 DIAGNOSIS_MS_MAX: Final = 2_000
 DIAGNOSIS_PART: Final = 0.5
@@ -28,7 +26,16 @@ STATEMENT_PART: Final = 0.9
 CONNECT_POLL_SECONDS: Final = 0.1
 _ACTIVITY: Final = (
     "select coalesce(wait_event_type, ''), coalesce(wait_event, ''), array_to_string(pg_blocking_pids(pid), ', '), "
-    f"current_setting('synchronous_standby_names'), {table_waited_for('pg_stat_activity.pid')} from pg_stat_activity where pid = %s"
+    "current_setting('synchronous_standby_names') from pg_stat_activity where pid = %s"
+)
+LOCK: Final = "Lock"
+"""The kind of a wait for what another session holds."""
+# Who waits for a table waits for a lock on it; who waits for a row has a place in the queue at that row (`tuple`), or waits for one.
+IS_WAITED_FOR: Final = "relation is not null and (not granted or locktype = 'tuple')"
+IS_HERE: Final = "database = (select oid from pg_database where datname = current_database())"
+_TABLES: Final = (
+    "select coalesce(string_agg(distinct relation::regclass::text, ', '), '') from pg_locks "
+    f"where pid = %s and {IS_HERE} and {IS_WAITED_FOR}"
 )
 
 
@@ -103,15 +110,25 @@ class Watch:
             second.execute(f"set statement_timeout = {DIAGNOSIS_MS_MAX}")
             row = second.execute(_ACTIVITY, (process,)).fetchone()
             if row is not None:
-                return waits_for(*row)
+                kind, event, blockers, standbys = row
+                tables = tables_waited_for(second, process) if kind == LOCK else ""
+                return waits_for(kind, event, blockers, standbys, tables)
         return "what it waits for is not known, because a second connection was not answered either"
+
+
+def tables_waited_for(connection: psycopg.Connection[Any], process: int) -> str:
+    """The names of the tables that a process waits for; empty: they are not known, or somebody has taken the right to look from this role."""
+    with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+        row = connection.execute(_TABLES, (process,)).fetchone()
+        return "" if row is None else str(row[0])
+    return ""
 
 
 def waits_for(kind: str, event: str, blockers: str, standbys: str, tables: str = "") -> str:
     """What the database's view of a process means."""
     if event == "SyncRep":
         return f"the commit waits for a synchronous standby (synchronous_standby_names is {standbys!r})"
-    if kind == "Lock":
+    if kind == LOCK:
         place = f" on {tables}" if tables else ""
         return f"it waits for a lock{place} that another session holds (process {blockers or 'unknown'})"
     return f"the database is at work ({kind}: {event})" if kind else "the database is at work"

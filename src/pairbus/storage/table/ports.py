@@ -289,7 +289,7 @@ class NodeTable(Protocol):
         """Remove a node that is gone for good; False: there is none of this name, or it has reported since ``age_ms``."""
 
     def held_up(self) -> tuple[HeldUp, ...]:
-        """For what calls of anybody wait at the tables of PairBus now. Raises StorageError where the database has no such view."""
+        """For what calls of anybody wait at the tables of PairBus now. Empty also where this role may not look."""
 
     def copies(self) -> DatabaseCopies:
         """The standbys of the database. Raises StorageError where the database has no such view."""
