@@ -145,6 +145,33 @@ def test_a_destination_that_does_not_answer_stands_still() -> None:
     assert plan.capacity("q0", SLOW_MS) == 4
 
 
+@pytest.mark.promise("P38")
+def test_destinations_that_stall_one_after_the_other_do_not_use_up_the_room_and_do_not_add_to_it() -> None:
+    plan = DrainPlan(window=10, ready_max=4)
+    held = 0
+    number = 0
+    left: list[BacklogMessage] = []
+    for index in range(12):
+        path = f"d{index}"
+        plan.observed_behind("q0", [path], 0)
+        count = plan.capacity("q0", 0)
+        assert count, f"{path} works, and its messages are held up by those of others"
+        for _ in range(count):
+            number += 1
+            one = message(number, path)
+            given_way = plan.give_way(one, 0)
+            left += [] if given_way is None else [given_way]
+            assert not plan.should_skip(one, 0)
+            plan.add(one)
+            held = max(held, plan.held("q0"))
+        plan.next_batch(path, 0)
+        plan.send_failed(path, Failure.CONNECTION, "down", 0)
+
+    assert held == 10 + 4
+    assert number == plan.held("q0") + len(left)
+    assert all(plan.is_waited_for(f"d{index}") for index in range(12)), "each has a message to probe it with"
+
+
 def test_a_second_copy_waits_till_the_first_is_home() -> None:
     plan = DrainPlan()
     one, two = message(1), message(1, queue="q1")

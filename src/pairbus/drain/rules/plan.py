@@ -38,7 +38,8 @@ Rules:
 1. A message is completed only after the primary acknowledged it (P34): ``send_accepted`` returned it, or
    ``found_delivered`` was called because an earlier run's copy was found at the destination.
 2. No message is dead-lettered because of a temporary failure (P38).
-3. At most ``window`` messages are held per backlog queue. Nothing here grows without bound.
+3. At most ``window`` messages are held per backlog queue, and ``ready_max`` more where others lie behind stalled ones. At most
+   ``window`` are left locked because they wait. Nothing here grows without bound.
 
 The module only decides. ``drain.shell`` and ``drain.senders`` perform the I/O and pass the time in. In-process drain,
 ``pairbus syphon``, Spark task and simulation run this code and that shell: a message meets the same rules everywhere.
@@ -46,7 +47,7 @@ The module only decides. ``drain.shell`` and ``drain.senders`` perform the I/O a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from pairbus.drain.rules.destination_queue import DestinationQueue, SeenDestinations
@@ -103,6 +104,7 @@ class DrainPlan:
         self._window = window
         self._ready_max = min(ready_max, window)
         self._half = max(1, window // 2)
+        self._held_max = window + self._ready_max
         self._destinations: dict[str, DestinationQueue] = {}
         self._held: dict[str, int] = {}
         self._identities: dict[tuple[str, int, int, str], BacklogMessage] = {}
@@ -123,7 +125,8 @@ class DrainPlan:
 
     def capacity(self, queue: str, now: int) -> int:
         """How many more messages of a backlog queue may be received now."""
-        if self._skip_list.is_paused(queue, now) or self._passed.count(queue, now) >= self._window:
+        unpassed = self._window - self._passed.count(queue, now)
+        if self._skip_list.is_paused(queue, now) or unpassed <= 0:
             return 0
         held = self.held(queue)
         stalled = self.stalled(queue, now)
@@ -132,8 +135,10 @@ class DrainPlan:
         has_others = (given_back or stalled >= self._half) and self._has_others(queue, "", now)
         if given_back and not has_others:
             return 0  # they would come again, and nothing else
-        is_skipping = has_others and stalled + given_back >= self._half
-        return max(0, ready if is_skipping else min(self._window - held, ready))
+        room = self._window - held
+        if has_others and stalled + given_back >= self._half:
+            room = self._held_max - held + sum(1 for _ in self._can_give_way(queue, now))
+        return max(0, min(room, ready, unpassed))
 
     def browse_after(self, queue: str, now: int) -> int | None:
         """The sequence number after which to look for messages that are held up, when it is time for that."""
@@ -219,12 +224,14 @@ class DrainPlan:
         return False
 
     def give_way(self, message: BacklogMessage, now: int) -> BacklogMessage | None:
-        """The message to leave in its queue for an older one that waits.
+        """The message to leave in its queue for an older one that waits, or for one that can be sent when too many are held.
 
         So those that are held are always the oldest of those that wait, and among them is the one that all others of
         the backlog wait for: a message waits only for such as were stored before it.
         """
-        if not self._is_held_up(message) or self.stalled(message.queue, now) < self._half:
+        if not self._is_held_up(message):
+            return self._make_room(message, now)
+        if self.stalled(message.queue, now) < self._half:
             return None
         younger = (
             one
@@ -237,6 +244,32 @@ class DrainPlan:
             self._let_go(entity_key(youngest.path), youngest)
             self._pass(youngest)
         return youngest
+
+    def _make_room(self, message: BacklogMessage, now: int) -> BacklogMessage | None:
+        """Stop holding the youngest stalled message for one that can be sent. Destinations may stall one after the other."""
+        queue = message.queue
+        own = self._destinations.get(entity_key(message.path))
+        if self.held(queue) < self._held_max or (own is not None and self._is_stalled(own, now)):
+            return None  # there is room, or this one is skipped itself
+        those = self._can_give_way(queue, now)
+        destination, youngest = max(those, key=lambda one: one[1].sequence_number, default=(None, None))
+        if destination is None or youngest is None:
+            return None
+        self._let_go(key := entity_key(youngest.path), youngest)
+        if not self._is_stalled(destination, now):
+            self._pass(youngest)
+            return youngest
+        destination.was_skipped = True
+        self._skip_list.skip(queue, key, youngest.sequence_number, youngest.locked_until_ms, now)
+        self.left(youngest)
+        return youngest
+
+    def _can_give_way(self, queue: str, now: int) -> Iterator[tuple[DestinationQueue, BacklogMessage]]:
+        """The messages of a queue that may be left there: those that wait, and all but the first of a stalled destination."""
+        for destination in self._destinations.values():
+            is_stalled = self._is_stalled(destination, now)
+            some = destination.waiting[1:] if is_stalled else destination.blocked(self._waits)
+            yield from ((destination, message) for message in some if message.queue == queue)
 
     def take_back(self, queue: str, now: int) -> list[int]:
         """The messages that were left in their queue and should come again now: fewer of those that are held wait."""

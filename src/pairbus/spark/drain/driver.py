@@ -126,8 +126,8 @@ def run_syphon(
     """Drain the backlog into the primary.
 
     Guarantees: a message leaves the backlog only after the primary accepted it (P34). Killing a worker, an executor
-    or this driver at any point loses nothing, and repeats at most window × tasks messages, under their old ids, so
-    that a destination with duplicate detection keeps one (P35, P36). Memory does not grow with the backlog (D10).
+    or this driver at any point loses nothing, and repeats at most window × tasks messages (twice that while a
+    destination does not answer), under their old ids, so that a destination with duplicate detection keeps one (P35, P36). Memory does not grow with the backlog (D10).
 
     Args:
         options: What to drain, and how.

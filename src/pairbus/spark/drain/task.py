@@ -1,8 +1,8 @@
 """One Spark task's share of a drain: the drain's shell with a budget, and a ledger row for each message.
 
 A task has no list of sends in doubt that outlives it, because its machine may be gone. A killed task therefore repeats
-at most the messages it had in flight, ``window`` of them (P36). Nothing is lost: a message leaves the backlog only after
-the primary accepted it (P34, P35).
+at most the messages it had in flight, ``window`` of them, or twice as many while a destination does not answer (P36).
+Nothing is lost: a message leaves the backlog only after the primary accepted it (P34, P35).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pairbus.spark.drain.rows import LOCK_LOST, MOVED, SET_ASIDE, WAITING, Ledge
 logger = logging.getLogger("pairbus.syphon")
 
 WINDOW: Final = 300
-"""Messages one task may have locked, over all its queues: times the tasks, the bound of repeats after a kill."""
+"""Messages one task may have locked, over all its queues; as many again where others lie behind stalled ones."""
 MESSAGES_MAX: Final = 50_000
 """What one task moves in a slice at the most: its ledger rows are held in memory until it ends."""
 IDLE_SECONDS: Final = 1.0
