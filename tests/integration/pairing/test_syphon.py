@@ -46,6 +46,7 @@ from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.messages import message_bytes, sections
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing.kit import bodies, by_hand, options, paired, take, text
+from tests.integration.pairing.syphon_process import SyphonProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -459,6 +460,39 @@ def test_a_backlog_queue_that_was_deleted_is_no_success(pair: Pair) -> None:
 
     pair.secondary.create_queue(deleted)
     assert pairbus(pair, "syphon", "--engine", "local", "--once").returncode == 0
+
+
+@pytest.mark.promise("P41")
+@pytest.mark.parametrize(
+    "command", [("syphon", "--engine", "local", "--once"), ("backlog", "drain", BACKLOG)]
+)
+def test_a_backlog_queue_that_is_deleted_and_created_again_while_it_is_drained_is_no_success(
+    pair: Pair, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    with paired(pair, by_hand(backlog_queue_count=1)) as client, client.get_queue_sender("orders") as sender:
+        client.fail_over("orders")
+        sender.send_messages(text(1))
+    with pair.primary.administration_client() as management:
+        orders = management.get_queue("orders")
+        orders.status = "Disabled"
+        management.update_queue(orders)
+    program = ("-m", "pairbus", *command)
+    with SyphonProcess(pair, tmp_path, program=program) as drain:
+        wait_until(lambda: "'orders': entity disabled" in drain.log.read_text(), "it holds the message")
+        with pair.secondary.administration_client() as management:
+            management.delete_queue(BACKLOG)
+            wait_until(lambda: "somebody deleted it" in drain.log.read_text(), "it notices")
+            management.create_queue(BACKLOG)
+        assert drain.wait(60) == 3, drain.log.read_text()
+        assert f"{BACKLOG} works again" in drain.log.read_text()
+
+
+def test_a_secondary_without_backlog_queues_may_have_had_some(pair: Pair) -> None:
+    drained = pairbus(pair, "syphon", "--engine", "local", "--once")
+
+    assert drained.returncode == 0
+    assert "nothing to drain" in drained.stderr
+    assert "`pairbus reconcile` names the messages that never arrived" in drained.stderr
 
 
 def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:

@@ -43,7 +43,7 @@ EXAMPLE: Final = "\b\nExample:\n  pairbus backlog "
 MESSAGES_SHOWN: Final = 20
 EXPLAINED_MAX: Final = 1_000
 EXIT_UNREAD: Final = 3
-"""A backlog queue could not be read; the others were."""
+"""A backlog queue could not be read, or was deleted while it was drained; the others were."""
 
 _Result = TypeVar("_Result")
 
@@ -311,7 +311,7 @@ class DrainFlags:
 
 
 @command(DrainFlags, f"{EXAMPLE}drain --extra\n", group=backlog)
-def drain(flags: DrainFlags) -> None:
+def drain(flags: DrainFlags) -> int:
     """Drain QUEUES or the extra queues once. Messages of clients that keep an order are delivered in order."""
     from pairbus.pairing.statistics import Counters
 
@@ -322,6 +322,7 @@ def drain(flags: DrainFlags) -> None:
     if flags.ledger is not None:
         check_directory(flags.ledger, "--ledger")
     counters = Counters()
+    deleted: list[str] = []
     wanted = {entity_key(name) for name in flags.queues}
 
     async def work(opened: Backlog) -> None:
@@ -338,8 +339,9 @@ def drain(flags: DrainFlags) -> None:
                 counters=counters,
                 ledger=Path(flags.ledger) if flags.ledger else None,
                 primary_aliases=flags.primary_aliases,
-                observer=reporter(),
+                observer=reporter(deleted.append),
             )
 
     _with_backlog(work, *flags.queues)
     click.echo(delivered_text(counters))
+    return EXIT_UNREAD if deleted else 0

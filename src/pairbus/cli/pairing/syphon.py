@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +40,10 @@ EXIT_MISSING: Final = 3
 DELETED: Final = (
     "{queue} does not exist, and backlog queues with higher numbers do: somebody deleted it. Whatever was in it is not delivered; "
     "`pairbus reconcile` names the messages that never arrived. A paired client creates it again when it pairs"
+)
+VANISHED: Final = (
+    "{queue} was there when this drain began, and somebody deleted it since. Whatever was still in it is not delivered; "
+    "`pairbus reconcile` names the messages that never arrived"
 )
 
 LEFT_ALONE: Final = "{queue} lies beyond --queues and was left alone: --extra drains it too"
@@ -136,7 +140,9 @@ def _here(flags: SyphonFlags) -> int:
 
 
 async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> bool:
-    """Drain the backlog queues. False: one of them does not exist, so nobody knows whether its messages were delivered."""
+    """Drain the backlog queues. False: one of them does not exist, or did not for a while: some of its messages may be gone."""
+    from pairbus.drain.lookups.search import NOTHING
+
     names = backlog.names() if is_given("queues") and not flags.extra else None
     listed = await backlog.queues(names)
     rows = [row for row in listed if flags.extra or not row.is_extra]
@@ -148,7 +154,7 @@ async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> bo
         text, is_of_others = await backlog.nothing_found()
         if flags.once and is_of_others:
             raise UsageError(text)
-        click.echo(text + ("; nothing to drain" if flags.once else WAITS_FOR_QUEUES), err=True)
+        click.echo(text + (NOTHING if flags.once else WAITS_FOR_QUEUES), err=True)
     found = {entity_key(row.name) for row in rows}
     absent = [name for name in names or () if entity_key(name) not in found]
     deleted = missing_queues(backlog.name, found, flags.queues) if names is None else []
@@ -162,17 +168,18 @@ async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> bo
         click.echo(DELETED.format(queue=name), err=True)
     if flags.once and not rows:
         return not absent
+    lost: list[str] = []
     await backlog.drain(
         [row.name for row in rows],
         counters=counters,
         ledger=Path(flags.ledger) if flags.ledger else None,
-        observer=reporter(),
+        observer=reporter(lost.append),
         started=_end_on_signals,
         follow_ms=flags.follow_timeout * 1000,
         find=_finder(backlog, flags, {row.name for row in listed}),
         **values_of(flags, "once", "not_found", "time_to_live", "primary_aliases", "order"),
     )
-    return not absent and not deleted
+    return not absent and not deleted and not lost
 
 
 def _finder(backlog: Backlog, flags: SyphonFlags, named: set[str]) -> FindNames:
@@ -196,11 +203,14 @@ def _finder(backlog: Backlog, flags: SyphonFlags, named: set[str]) -> FindNames:
     return find
 
 
-def reporter() -> Observer:
-    """An observer that writes what a drain meets to the terminal."""
+def reporter(deleted: Callable[[str], None]) -> Observer:
+    """An observer that writes what a drain meets to the terminal, and passes on the names of backlog queues that were deleted."""
     from pairbus.drain.ports import Observer
 
     class Reporter(Observer):
+        def deleted(self, queue: str) -> None:
+            deleted(queue)
+
         def dead_lettered(self, message: BacklogMessage, reason: str, description: str) -> None:
             number = message.sequence_number
             click.echo(
@@ -298,6 +308,7 @@ def _show(report: Report) -> None:
     ]
     lines += [f"{path} is unavailable: {reason}" for path, reason in sorted(report.waiting.items())]
     lines += [DELETED.format(queue=queue) for queue in report.deleted]
+    lines += [VANISHED.format(queue=queue) for queue in report.vanished]
     lines += [LEFT_ALONE.format(queue=queue) for queue, count in sorted(report.extra.items()) if count != 0]
     for line in lines:
         click.echo(line, err=True)

@@ -28,6 +28,11 @@ FOLLOWED_MS: Final = 5_000
 EMPTY_MS_MIN: Final = 1_000
 FIND_SECONDS: Final = 60.0
 SUBJECT: Final = "the list of backlog queues"
+NOTHING: Final = (
+    "; nothing to drain. If there were such queues, somebody deleted them with all that was in them: `pairbus reconcile` names the "
+    "messages that never arrived"
+)
+"""What a drain that should end adds to ``no_queues``."""
 
 logger = logging.getLogger("pairbus.syphon")
 

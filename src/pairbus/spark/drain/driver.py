@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.drain.lookups.older import FOLLOW_MS
-from pairbus.drain.lookups.search import IDLE_MS
+from pairbus.drain.lookups.search import IDLE_MS, NOTHING
 from pairbus.drain.rules.order import OrderPolicy
 from pairbus.drain.rules.plan import NotFoundPolicy
 from pairbus.drain.rules.restoring import TimeToLivePolicy
@@ -26,6 +26,7 @@ from pairbus.drain.shell import POLL_SECONDS
 from pairbus.errors import PairbusError, UsageError
 from pairbus.pairing.naming import backlog_index, check_different, missing_queues
 from pairbus.sdk.connection_string import namespace_name, normal_host, parse_connection_string
+from pairbus.sdk.failures import Failure, classify
 from pairbus.spark.drain.census import Census
 from pairbus.spark.drain.ledger import LedgerWriter
 from pairbus.spark.drain.report import Count, Progress, Report
@@ -179,6 +180,7 @@ class _Run:
         self._spark = spark
         self._watch: Watch | None = None
         self._targets: dict[str, int] = {}
+        """The last message that was in each backlog queue at the start, of those that may still hold such messages."""
 
     def run(self) -> Report:
         started = time.monotonic()
@@ -206,11 +208,10 @@ class _Run:
             text, is_of_others = census.nothing_found()
             if is_of_others:
                 raise UsageError(text)
-            self._say(f"{text}; nothing to drain")
+            self._say(text + NOTHING)
         for queue, count in backlog.items():
-            highest = None if count == 0 else census.highest(queue)
-            if highest is not None:
-                self._targets[queue] = highest
+            if count != 0:
+                self._set_target(census, queue)
         stuck_since: float | None = None
         while not self._stop.is_set():
             left = self._left(census)
@@ -273,21 +274,48 @@ class _Run:
             for queue, count in found.items()
             if (backlog_index(self._name, queue) or 0) >= self._options.queues
         }
-        self._report.deleted = missing_queues(self._name, found, self._options.queues)
+        missing = missing_queues(self._name, found, self._options.queues)
+        self._report.deleted = [queue for queue in missing if queue not in self._report.vanished]
         if self._options.drains_extra:
             return found
         self._report.extra = extra
         return {queue: count for queue, count in found.items() if queue not in extra}
 
+    def _set_target(self, census: Census, queue: str) -> None:
+        try:
+            highest = census.highest(queue)
+        except ServiceBusError as error:
+            self._vanished(queue, error)
+            return
+        if highest is not None:
+            self._targets[queue] = highest
+
     def _left(self, census: Census) -> dict[str, int | None]:
         """Queues that still hold messages of those that were there at the start."""
         counts = self._backlog(census)
         left: dict[str, int | None] = {}
-        for queue, target in self._targets.items():
-            first = census.first(queue) if counts.get(queue, None) != 0 else None
+        for queue, target in list(self._targets.items()):
+            if queue not in counts:
+                self._vanished(queue)
+                continue
+            try:
+                first = census.first(queue) if counts[queue] != 0 else None
+            except ServiceBusError as error:
+                self._vanished(queue, error)
+                continue
             if first is not None and first <= target:
-                left[queue] = counts.get(queue)
+                left[queue] = counts[queue]
+            else:
+                del self._targets[queue]  # all delivered: whoever deletes it now loses none of them
+        self._report.deleted = [name for name in self._report.deleted if name not in self._report.vanished]
         return left
+
+    def _vanished(self, queue: str, error: ServiceBusError | None = None) -> None:
+        """A backlog queue does not exist any more. Raises an error that says something else."""
+        if error is not None and classify(error) is not Failure.NOT_FOUND:
+            raise error
+        self._targets.pop(queue, None)
+        self._report.vanished.append(queue)
 
     # --- a slice ----------------------------------------------------------------------------------
 

@@ -70,7 +70,9 @@ class Report:
     extra: dict[str, int | None] = field(default_factory=dict)
     """Backlog queues beyond the count: not drained unless asked for."""
     deleted: list[str] = field(default_factory=list)
-    """Backlog queues that somebody has deleted, so that nobody knows whether their messages were delivered."""
+    """Backlog queues that somebody had deleted before, so that nobody knows whether their messages were delivered."""
+    vanished: list[str] = field(default_factory=list)
+    """Backlog queues that somebody deleted while they were drained."""
     slices: int = 0
     failed_slices: int = 0
     seconds: float = 0.0
@@ -94,7 +96,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0: everything is delivered. 1: something could not be delivered. 3: a backlog queue was deleted."""
-        if self.deleted:
+        if self.deleted or self.vanished:
             return EXIT_DELETED
         return 1 if self.set_aside or self.left else 0
 
