@@ -483,6 +483,9 @@ def test_a_backlog_queue_that_is_deleted_and_created_again_while_it_is_drained_i
             management.delete_queue(BACKLOG)
             wait_until(lambda: "somebody deleted it" in drain.log.read_text(), "it notices")
             management.create_queue(BACKLOG)
+        with pair.primary.administration_client() as management:
+            orders.status = "Active"
+            management.update_queue(orders)
         assert drain.wait(60) == 3, drain.log.read_text()
         assert f"{BACKLOG} works again" in drain.log.read_text()
 
