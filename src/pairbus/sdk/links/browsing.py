@@ -6,6 +6,7 @@ The SDK decodes what it browses into values without types, and it has no name fo
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
@@ -16,6 +17,8 @@ from azure.servicebus._common.utils import create_authentication
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.errors import RemoteProtocolError
+from pairbus.sdk.failures import IN_DOUBT, classify
+from pairbus.sdk.links.handlers import cut_client, end_handler, free_connection, take_handler
 from pairbus.sdk.links.opening import replace_open
 from pairbus.sdk.messages import sections
 
@@ -25,21 +28,78 @@ DEFERRED: Final = 1
 """The state of a deferred message; 0 is active, 2 scheduled."""
 NUMBER_MAX: Final = 2**62
 """Above every sequence number, those of partitioned entities included."""
+ANSWER_SECONDS: Final = 20.0
+"""How long one request may take. Then its connection counts as dead: it is left, and the request is made again over another one."""
+BROWSE_SECONDS: Final = 60.0
+"""How long a request may take with all its repeats, however many the client is set to make."""
 OPEN_SECONDS_MAX: Final = 30.0
 OPEN_PAUSE_SECONDS: Final = 0.01
 _UNREADABLE: Final = (RemoteProtocolError, ValueError, LookupError)
 
 
 def browse(receiver: Any, from_number: int, count: int) -> list[bytes]:
-    """The encoded messages of an entity from a sequence number on, at most ``count``, locked ones included."""
+    """The encoded messages of an entity from a sequence number on, at most ``count``, locked ones included.
+
+    Raises:
+        OperationTimeoutError: There was no answer in ``ANSWER_SECONDS``, and none over another connection either.
+    """
     request, answer = _request(receiver, from_number, count)
-    return list(receiver._mgmt_request_response_with_retry(PEEK_OPERATION, request, answer))
+    silence: OperationTimeoutError | None = None
+
+    def ask(timeout: float, **given: Any) -> Any:
+        nonlocal silence
+        try:
+            return receiver._mgmt_request_response(timeout=min(timeout, ANSWER_SECONDS), **given)
+        except Exception as error:
+            if isinstance(error, OperationTimeoutError) and receiver._running:
+                client = take_handler(receiver)
+                free_connection(client._connection)
+                with suppress(Exception):
+                    end_handler(client)
+                silence = _unanswered(client)
+            if silence is None or classify(error) not in IN_DOUBT:
+                raise
+            raise silence from error  # it says more than how another connection could not be opened
+
+    return list(receiver._do_retryable_operation(ask, **_asking(request, answer)))
 
 
 async def browse_async(receiver: Any, from_number: int, count: int) -> list[bytes]:
     """As ``browse``, for a receiver of the asynchronous client."""
     request, answer = _request(receiver, from_number, count)
-    return list(await receiver._mgmt_request_response_with_retry(PEEK_OPERATION, request, answer))
+    silence: OperationTimeoutError | None = None
+
+    async def ask(timeout: float, **given: Any) -> Any:  # noqa: ASYNC109 - the SDK's shape
+        nonlocal silence
+        try:
+            return await receiver._mgmt_request_response(timeout=min(timeout, ANSWER_SECONDS), **given)
+        except Exception as error:
+            if isinstance(error, OperationTimeoutError) and receiver._running:
+                client = take_handler(receiver)
+                cut_client(client)
+                silence = _unanswered(client)
+            if silence is None or classify(error) not in IN_DOUBT:
+                raise
+            raise silence from error
+
+    return list(await receiver._do_retryable_operation(ask, **_asking(request, answer)))
+
+
+def _asking(request: dict[str, object], answer: Callable[..., list[bytes]]) -> dict[str, Any]:
+    return {
+        "mgmt_operation": PEEK_OPERATION,
+        "message": request,
+        "callback": answer,
+        "timeout": BROWSE_SECONDS,
+        "operation_requires_timeout": True,
+    }
+
+
+def _unanswered(client: Any) -> OperationTimeoutError:
+    """The connection may be dead without an error. It is left, so that the next request does not wait for it too."""
+    text = f"no answer for {ANSWER_SECONDS:.0f} s, and the connection is left"
+    silence = TimeoutError(errno.ETIMEDOUT, text)
+    return OperationTimeoutError(message=f"{client._hostname}: {text}", error=silence)
 
 
 def _request(

@@ -306,7 +306,7 @@ class _Run:
             if first is not None and first <= target:
                 left[queue] = counts[queue]
             else:
-                del self._targets[queue]  # all delivered: whoever deletes it now loses none of them
+                del self._targets[queue]  # all delivered: when it is deleted now, none of them is lost
         self._report.deleted = [name for name in self._report.deleted if name not in self._report.vanished]
         return left
 
