@@ -15,7 +15,15 @@ import click
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option, values_of
 from pairbus.cli.kit.output import show
-from pairbus.cli.reports.engine import EngineFlags, check_outputs, computing, instant, moment, write_page
+from pairbus.cli.reports.engine import (
+    EngineFlags,
+    check_outputs,
+    computing,
+    end_on_sigterm,
+    instant,
+    moment,
+    write_page,
+)
 from pairbus.errors import UsageError
 from pairbus.pairing.options import (
     BACKLOG_QUEUE_COUNT_DEFAULT,
@@ -234,6 +242,7 @@ def report(options: ReportFlags) -> int:
     check_outputs([options.html_file], [options.parquet_directory, options.csv_directory])
     options.check_range()
     pricing = options.pricing(options.unbilled, options.data_out)
+    end_on_sigterm()
     with computing(
         "pairbus cost", "adding up the usage logs", options, {USAGE_ROLE: options.logs}, USAGE
     ) as work:
@@ -296,6 +305,7 @@ def what_if(options: WhatIfFlags) -> None:
     spans = _spans(options.away)
     options.check_range()
     pricing = options.pricing(options.unbilled)
+    end_on_sigterm()
     with computing(
         "pairbus cost", "replaying the usage logs", options, {USAGE_ROLE: options.logs}, USAGE
     ) as work:

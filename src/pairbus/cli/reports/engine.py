@@ -9,7 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import click
+
 from pairbus.cli.kit.options import option
+from pairbus.cli.kit.output import ended_by_sigterm
 from pairbus.cli.kit.spark import conf_option, spark_settings
 from pairbus.cli.reports.spark_report import reporting, watched
 from pairbus.errors import UsageError
@@ -95,6 +98,11 @@ def computing(
 
     with watched(what, None):
         yield Computing(arrow, inputs)
+
+
+def end_on_sigterm() -> None:
+    """Until the command ends: SIGTERM ends it as Ctrl-C does, so that its temporary files go with it."""
+    click.get_current_context().with_resource(ended_by_sigterm())
 
 
 def write_page(path: str, text: str) -> None:

@@ -12,7 +12,14 @@ from typing import Final
 import click
 
 from pairbus.cli.kit.options import command, json_option, option
-from pairbus.cli.reports.engine import EngineFlags, check_outputs, computing, moment, write_page
+from pairbus.cli.reports.engine import (
+    EngineFlags,
+    check_outputs,
+    computing,
+    end_on_sigterm,
+    moment,
+    write_page,
+)
 
 EXIT_LOSS: Final = 1
 EXIT_UNPROVEN: Final = 2
@@ -91,6 +98,7 @@ def reconcile(options: ReconcileFlags) -> int:
     from pairbus.reports.views.terminal import print_document
 
     check_outputs([options.html_file], [options.out])
+    end_on_sigterm()
     spools = Spools()
     locations = {
         SENT: options.sent,

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import click
 
 from pairbus.cli.kit.errors import one_line
+from pairbus.cli.kit.output import EXIT_SIGNAL
 from pairbus.cli.kit.spark import spark_errors
 from pairbus.errors import PairbusError, UsageError
 
@@ -37,7 +38,9 @@ SETTINGS: Final = {
 }
 LOOK_SECONDS: Final = 0.5
 CONNECT_SECONDS: Final = 10.0
-INTERRUPTED: Final = "stopped by Ctrl-C before the report was done, and Spark with it: to get the report, run the command again"
+INTERRUPTED: Final = (
+    "stopped by {how} before the report was done, and Spark with it: to get the report, run the command again"
+)
 STANDALONE: Final = "spark://"
 _MASTER: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://[^:,]+.*:\d+|yarn|k8s://.+")
 _FILE: Final = re.compile(r"(?:reading file|Error reading|read file)[^\n]{0,40}?((?:file:)?/[^\s,\"'\[\]]+)")
@@ -61,7 +64,7 @@ def reporting(
     Raises:
         UsageError: A file turned out to be damaged.
         PairbusError: Spark did not start, or gave up.
-        Interrupted: Ctrl-C was pressed; Java has ended.
+        Interrupted: Ctrl-C was pressed, or SIGTERM came; Java has ended.
     """
     from pairbus.spark.session import spark_session
 
@@ -88,9 +91,12 @@ def reporting(
 
 
 class Interrupted(click.ClickException):
-    """A person ended a report."""
+    """A signal ended a report."""
 
-    exit_code = 128 + signal.SIGINT
+    def __init__(self, number: int) -> None:
+        how = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        super().__init__(INTERRUPTED.format(how=how))
+        self.exit_code = EXIT_SIGNAL + number  # type: ignore[misc]  # click reads it from the error
 
     def show(self, file: IO[str] | None = None) -> None:
         """Print one line for a person."""
@@ -99,45 +105,47 @@ class Interrupted(click.ClickException):
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Let Ctrl-C end the work and Java in one sentence. Call what it yields once Spark has put a handler of its own in place of ours.
+    """Let Ctrl-C and SIGTERM end the work and Java in one sentence. Call what it yields once Spark has put a handler of its own in place of ours.
 
     Spark's handler asks Java to cancel, over the connection that the interrupted call still holds: that fails, at length.
 
     Raises:
-        Interrupted: Ctrl-C was pressed.
+        Interrupted: Ctrl-C was pressed, or SIGTERM came.
     """
     from pairbus.spark.session import end_java
 
-    is_stopped = False
+    stopped_by = 0
 
-    def hear(_number: int, _frame: FrameType | None) -> None:
-        nonlocal is_stopped
-        if not is_stopped:  # the first one is on its way out already
-            is_stopped = True
+    def hear(number: int, _frame: FrameType | None) -> None:
+        nonlocal stopped_by
+        if not stopped_by:  # the first one is on its way out already
+            stopped_by = number
             raise KeyboardInterrupt
 
     def is_wanted(_record: logging.LogRecord) -> bool:
-        return not is_stopped
+        return not stopped_by
 
     def listen() -> None:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, hear)
+            for number in before:
+                signal.signal(number, hear)
 
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # What py4j logs of the call that was interrupted tells a person nothing.
     logging.getLogger().addFilter(is_wanted)
     listen()
     try:
         yield listen
     except BaseException:
-        if not is_stopped:
+        if not stopped_by:
             raise
         end_java()
-        raise Interrupted(INTERRUPTED) from None
+        raise Interrupted(stopped_by) from None
     finally:
         logging.getLogger().removeFilter(is_wanted)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def check_master(master: str) -> None:
