@@ -90,6 +90,11 @@ class SyphonProcess:
         """Its exit code, within a time."""
         return self.process.wait(seconds)
 
+    def ended_at(self) -> float:
+        """Wait for its end. Returns when that was, on the steady clock."""
+        self.process.wait()
+        return time.monotonic()
+
     def kill(self) -> None:
         """SIGKILL."""
         with suppress(ProcessLookupError):
@@ -103,10 +108,12 @@ class SyphonProcess:
         self.kill()
 
 
-def wait_for_home(namespace: Namespace, queue: str, count: int, seconds: float = 120.0) -> float:
+def wait_for_home(
+    namespace: Namespace, queue: str, count: int, seconds: float = 120.0, *, pause: float = 0.25
+) -> float:
     """Wait until a queue holds at least ``count`` messages. Returns how long that took."""
     begun = time.monotonic()
     wait_until(
-        lambda: waiting(namespace, queue) >= count, f"{count} messages in {queue}", seconds, pause=0.25
+        lambda: waiting(namespace, queue) >= count, f"{count} messages in {queue}", seconds, pause=pause
     )
     return time.monotonic() - begun
