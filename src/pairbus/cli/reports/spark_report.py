@@ -93,10 +93,14 @@ def reporting(
 class Interrupted(click.ClickException):
     """A signal ended a report."""
 
-    def __init__(self, number: int) -> None:
-        how = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(INTERRUPTED.format(how=how))
-        self.exit_code = EXIT_SIGNAL + number  # type: ignore[misc]  # click reads it from the error
+    @staticmethod
+    def by(number: int) -> Interrupted:
+        """The error for a signal, with the exit code that says which."""
+        made = Interrupted(
+            INTERRUPTED.format(how="Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+        )
+        made.exit_code = EXIT_SIGNAL + number  # type: ignore[misc]  # click reads it from the error
+        return made
 
     def show(self, file: IO[str] | None = None) -> None:
         """Print one line for a person."""
@@ -140,7 +144,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
         if not stopped_by:
             raise
         end_java()
-        raise Interrupted(stopped_by) from None
+        raise Interrupted.by(stopped_by) from None
     finally:
         logging.getLogger().removeFilter(is_wanted)
         if threading.current_thread() is threading.main_thread():
