@@ -196,7 +196,8 @@ class Bodies:
                 self.raise_if_failed()
                 raise StoreFailed(f"frame {sequence} could not be read")
         finally:
-            self._awaited.pop(sequence, None)
+            with self._changed:  # the thread may be looking at it
+                self._awaited.pop(sequence, None)
 
     def _is_settled(self, sequence: int) -> bool:
         return self._awaited[sequence] is not None or self._error is not None or self._is_stopped
