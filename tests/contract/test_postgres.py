@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -468,6 +468,25 @@ def test_no_timeout_of_a_role_reaches_the_connections(database: Database) -> Non
     session = Session(database.address, "test")
     for name, value in (("statement_timeout", b"0"), ("lock_timeout", b"0"), ("synchronous_commit", b"on")):
         assert session.run(f"show {name}").get_value(0, 0) == value
+    session.close()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda session: session.run("select 1"), lambda session: session.execute(b"one", b"select 1", (), ())],
+    ids=["run", "execute"],
+)
+def test_a_call_that_libpq_has_no_result_for_is_a_lost_connection(
+    database: Database, ask: Callable[[Session], object]
+) -> None:
+    """Every thread of a node expects the errors of the port; one of psycopg's own would end it."""
+    session = Session(database.address, "test")
+    ask(session)
+    assert session._connection is not None
+    session._connection.pgconn.finish()
+    with pytest.raises(OutcomeUnknown, match="was lost"):
+        ask(session)
+    ask(session)
     session.close()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pairbus.errors import StoreFailed
+from pairbus.errors import StorageError
 from pairbus.storage.table.bodies import Bodies, BodyTable, HeadRequest
-from pairbus.storage.table.ports import FrameHead
+from pairbus.storage.table.ports import FrameHead, TableFailed
 from pairbus.storage.table.replay import LogEnd
 from tests.waiting import wait_until
 
@@ -82,8 +82,13 @@ class Meeting:
                 return super().__contains__(sequence)
 
         bodies._awaited, bodies._wanted = Awaited(), Wanted()
-        # Between two choices the thread tells of what has arrived.
-        bodies.on_arrival = lambda: bodies.get(1) is None or is_leaving.wait(SECONDS_MAX)
+
+        def has_arrived() -> None:
+            """The thread calls it between two choices."""
+            if bodies.get(1) is not None:
+                is_leaving.wait(SECONDS_MAX)
+
+        bodies.on_arrival = has_arrived
 
 
 def test_the_reading_thread_survives_a_caller_that_leaves_while_it_chooses(
@@ -97,7 +102,24 @@ def test_the_reading_thread_survives_a_caller_that_leaves_while_it_chooses(
     bodies.ask([3], tag=5)
     bodies.start()
     assert bodies.wait(1) == b"body"
-    arrived: set[int] = set()
-    wait_until(lambda: 7 in arrived or arrived.update(bodies.take_arrived()), seconds=SECONDS_MAX)
+    wait_until(lambda: 7 in bodies.take_arrived(), seconds=SECONDS_MAX)
     assert bodies.get(2) == b"body"
     assert not bodies._awaited
+
+
+@pytest.mark.parametrize("error", [RuntimeError("for this reason"), TableFailed("for this reason")])
+@pytest.mark.parametrize("what", ["bodies", "heads"])
+def test_whatever_ends_the_reading_is_told_to_who_waits(
+    bodies: Bodies, table: FalseTable, what: str, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    table.while_reading = [fail]
+    if what == "heads":
+        bodies.ask_heads(HeadRequest(1, 3))
+    bodies.ask([2], tag=7)
+    bodies.start()
+    wait_until(lambda: 7 in bodies.take_arrived(), seconds=SECONDS_MAX)
+    with pytest.raises(StorageError, match="for this reason"):
+        bodies.wait(2)

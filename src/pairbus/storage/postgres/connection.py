@@ -20,7 +20,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -326,7 +326,7 @@ class Session:
 
     def run(self, script: str) -> pq.abc.PGresult:
         """Send statements without parameters, as one transaction. Returns the last result."""
-        with self._in_use, self._bound:
+        with self._in_use, self._bound, self._translated():
             wire = self._wire()
             self._warning = ""
             return self._check(wire.exec_(script.encode()), "")
@@ -338,7 +338,7 @@ class Session:
 
         Raises SequenceTaken, OutcomeUnknown, TableFull or TableFailed.
         """
-        with self._in_use, self._bound:
+        with self._in_use, self._bound, self._translated():
             wire = self._wire()
             if name not in self._prepared:
                 self._check(wire.prepare(name, statement, types), "")
@@ -354,6 +354,21 @@ class Session:
             self.run(f'deallocate "{name.decode()}"')
             self._prepared.discard(name)
 
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Some failures have no result to look at: libpq gives none when it cannot send, and psycopg raises."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._lost(_brief(error)) from None
+
+    def _lost(self, text: str) -> OutcomeUnknown | TableFailed:
+        """Nothing more is known of the call: the next one connects again."""
+        self.hang_up()
+        if self._watch is not None and self._watch.overdue:
+            return NotAnswered(f"{self.address}: {self._watch.overdue}")
+        return OutcomeUnknown(f"the connection to {self.address} was lost: {self._why_left or text}")
+
     def _check(self, result: pq.abc.PGresult, what: str) -> pq.abc.PGresult:
         status = result.status
         if status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
@@ -366,7 +381,7 @@ class Session:
 
     def _refused(
         self, result: pq.abc.PGresult, what: str
-    ) -> SequenceTaken | OutcomeUnknown | TableFull | TableFailed | LockTimedOut:
+    ) -> SequenceTaken | OutcomeUnknown | TableFull | TableFailed:
         state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
         text = " ".join(result.error_message.decode(errors="replace").split())[:ERROR_CHARACTERS_MAX]
         lost = self._connection is None or self._connection.pgconn.status == pq.ConnStatus.BAD
@@ -388,10 +403,7 @@ class Session:
             if state == _CANCELLED and self._watch is not None:
                 return NotAnswered(f"{self.address}: {self._watch.ended()}")
         if lost or not state or state == _READ_ONLY or state.startswith(_PASSING_CLASSES):
-            self.hang_up()
-            if self._watch is not None and self._watch.overdue:
-                return NotAnswered(f"{self.address}: {self._watch.overdue}")
-            return OutcomeUnknown(f"the connection to {self.address} was lost: {self._why_left or text}")
+            return self._lost(text)
         if what:
             self.hang_up()
         return TableFailed(f"{self.address} {what or 'refused'}: {text} (SQLSTATE {state.decode()})")

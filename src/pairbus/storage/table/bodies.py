@@ -257,7 +257,12 @@ class Bodies:
                 if chosen:
                     self._bring(chosen)
             except StorageError as error:
-                self._failed(error)
+                self._failed(error, chosen)
+                return
+            except Exception as error:  # noqa: BLE001 - a thread that ends without a word would leave callers waiting for ever
+                unforeseen = StoreFailed(f"the log could not be read, in an unforeseen way: {error!r}")
+                unforeseen.__cause__ = error
+                self._failed(unforeseen, chosen)
                 return
             if self._worker is not None:
                 return
@@ -338,12 +343,13 @@ class Bodies:
 
         return retry
 
-    def _failed(self, error: StorageError) -> None:
+    def _failed(self, error: StorageError, chosen: dict[int, set[int]]) -> None:
+        """Nothing is read any more. Who waits for something looks again, and meets the error."""
         if not self._is_stopped:
             logger.error("the log cannot be read", extra={"event": "store.unreadable", "error": str(error)})
         with self._changed:
             self._error = error
-            for tags in self._wanted.values():
+            for tags in (*chosen.values(), *self._wanted.values()):
                 self._arrived |= tags
             self._wanted.clear()
             self._changed.notify_all()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pairbus.errors import StoreFenced
+from pairbus.errors import StoreFailed, StoreFenced
 from pairbus.server.cluster.ownership import keeper as keeper_module
 from pairbus.server.cluster.ownership.keeper import LeaseKeeper
 from pairbus.server.cluster.ownership.lease import NS_PER_MS, Lease, LeaseState
@@ -344,6 +344,41 @@ def test_an_owner_whose_database_does_not_answer_ends_without_knowing(bench: Ben
     bench.until(lambda: "last_kept" in bench.table.calls)
     bench.advance(3_000)
     bench.until(lambda: bench.keeper.view().is_over)
+    bench.keeper.stop()
+
+
+@pytest.mark.promise("S4")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_lease_that_fails_in_an_unforeseen_way_ends_the_node(bench: Bench, is_first: bool) -> None:
+    """Nobody would renew the lease any more, and the process would stay, silent."""
+    unforeseen = RuntimeError("nobody thought of it")
+    if is_first:
+        bench.table.fails = unforeseen
+        bench.keeper.start()
+    else:
+        bench.serve()
+        bench.table.fails = unforeseen
+        bench.advance(500)
+    bench.until(lambda: bench.keeper.view().is_over)
+    view = bench.keeper.view()
+    assert view.state is LeaseState.FENCED
+    assert isinstance(view.ending, StoreFailed)
+    assert "nobody thought of it" in str(view.ending)
+    assert not bench.keeper.may_write()
+    bench.keeper.stop()
+
+
+def test_a_report_that_fails_in_an_unforeseen_way_is_made_again(bench: Bench) -> None:
+    bench.serve()
+    bench.until(lambda: bool(bench.nodes.reported))
+    bench.nodes.fails = RuntimeError("nobody thought of it")
+    bench.advance(1_100)
+    bench.until(lambda: bench.keeper.failures == 1)
+    assert "nobody thought of it" in bench.keeper.view().report_waits_for
+    bench.nodes.fails = None
+    bench.advance(1_100)
+    bench.until(lambda: not bench.keeper.view().report_waits_for)
+    assert bench.keeper.may_write()
     bench.keeper.stop()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import StorageError, StoreFenced
+from pairbus.errors import StorageError, StoreFailed, StoreFenced
 from pairbus.server.cluster.ownership.lease import Lease, LeaseCall, LeaseState
 from pairbus.server.cluster.ownership.reporter import Reporter
 from pairbus.server.cluster.status import COMMIT_WAITS
@@ -262,6 +262,28 @@ class LeaseKeeper:
     # The thread.
 
     def _run(self) -> None:
+        try:
+            self._keep()
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody renews the lease any more
+            self._end_unforeseen(error)
+        with self._condition:
+            self._is_over = True
+        self._changed(False)
+
+    def _end_unforeseen(self, error: Exception) -> None:
+        """Without this thread the node would stay, silent for ever: it ends instead, and another one takes over."""
+        logger.error(
+            "the lease cannot be kept",
+            exc_info=error,
+            extra={"event": "cluster.lease_failed", "error": repr(error)},
+        )
+        with self._condition:
+            if self._ending is None:
+                self._ending = StoreFailed(f"the lease could not be kept, in an unforeseen way: {error!r}")
+                self._ending.__cause__ = error
+            self._lease.fenced()
+
+    def _keep(self) -> None:
         while (call := self._await_call()) is not LeaseCall.NONE:
             has_woken = self._perform(call)
             self._changed(has_woken)
@@ -272,9 +294,6 @@ class LeaseKeeper:
                 self._reporter.lease_answered(said, is_owner=self._lease.held is not None)
         if not self._is_stopped:
             self._learn_why()
-        with self._condition:
-            self._is_over = True
-        self._changed(False)
 
     def _learn_why(self) -> None:
         """The shard has another epoch: because another node has it, because the namespace was moved elsewhere, or is being moved now."""

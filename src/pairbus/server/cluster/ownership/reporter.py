@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StorageError
 from pairbus.server.cluster.status import STOPPED
-from pairbus.storage.table.ports import REQUEST_MOVE, OutcomeUnknown
+from pairbus.storage.table.ports import REQUEST_MOVE, OutcomeUnknown, TableFailed
 
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, NodeTable
@@ -160,12 +160,10 @@ class Reporter:
             asked, known = self._exchange(done, state)
             copies = self._look_at_copies() if is_owner else None
         except StorageError as error:
-            self._has_failed = True
-            with self._condition:
-                self._done = self._done or done
-                self._reported_ns = now
-                self._waits_for = str(error)
-            self._failed(error)
+            self._not_reported(error, done, now)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next report may succeed, and nobody else makes it
+            self._not_reported(TableFailed(f"the report failed in an unforeseen way: {error!r}"), done, now)
             return
         self._has_failed = False
         self._answered()
@@ -180,6 +178,14 @@ class Reporter:
             # A request that was answered while the report was under way is not asked again.
             self._seen = replace(self._seen, asked="" if self._done else asked, nodes=known, copies=copies)
         self._changed()
+
+    def _not_reported(self, error: StorageError, done: str, now: int) -> None:
+        self._has_failed = True
+        with self._condition:
+            self._done = self._done or done
+            self._reported_ns = now
+            self._waits_for = str(error)
+        self._failed(error)
 
     def _exchange(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
         try:
