@@ -311,8 +311,8 @@ def settle(
             return
         else:
             settlement = settlement_of_outcome(outcome)
-            settlement.check(context.queue, lock, now)
-            settlement.apply(connection.broker, context.queue, lock, now)
+            changed = settlement.check(context.queue, lock, now)
+            settlement.apply(connection.broker, context.queue, lock, changed, now)
         context.settlements.add(0)
     except Unauthorized as refusal:
         connection.end_link(link, refusal, context.path)

@@ -1,7 +1,8 @@
 """How a delivery ends: one value for a disposition on a link, for ``update-disposition`` and inside a transaction.
 
-A new verb needs a constant here, a branch in ``Settlement.apply`` and a row in ``_STATUSES`` or a branch in
-``settlement_of_outcome``. Properties that a receiver changes are kept beside the message and merged at its next delivery.
+A new verb needs a constant here, a branch in ``Settlement.apply`` with its counter, what ``Settlement.check`` must refuse, and a row in
+``_STATUSES`` or a branch in ``settlement_of_outcome``. Properties that a receiver changes are kept beside the message and merged at its next
+delivery.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ it. It changes only what the audit log says (decision 0110).
 LONG_MAX: Final = (1 << 63) - 1
 CHANGES_BYTES_MAX: Final = 65_536
 """All changed properties of a message together have at most 64 KB."""
+TEXT_BYTES_IN_RESERVE: Final = 512
+"""The reserve of a full disk takes a reason and a description up to this size, together: a message can always be dead-lettered (decision 0201)."""
 
 _STATUSES: Final = {"completed": COMPLETE, "abandoned": ABANDON, "defered": DEFER, "suspended": DEAD_LETTER}
 """The service's names of the verbs in ``update-disposition``."""
@@ -55,38 +58,57 @@ class Settlement:
     reason: str | None = None
     description: str | None = None
 
-    def check(self, queue: Queue, lock: Lock, now: int) -> None:
-        """Refuse what ``apply`` could not do, so that several messages are settled whole or not at all."""
+    def check(self, queue: Queue, lock: Lock, now: int, more_bytes: int = 0) -> bytes:
+        """Refuse what ``apply`` could not do, so that several messages are settled whole or not at all.
+
+        Args:
+            queue: The message's queue.
+            lock: The receiver's lock on it.
+            now: The present instant.
+            more_bytes: What is stored together with it and was checked before.
+
+        Returns:
+            The changed properties that ``apply`` stores.
+        """
         queue.check_held(lock, now)
         if self.verb == DEAD_LETTER:
             queue.check_dead_letter(self.reason, self.description)
         changed = _merged_changes(lock.message, self.changes)
         # The reserve of a full disk is for settlements, not for what they carry (B12).
-        if changed and not queue.context.log.has_room(len(changed)):
+        size = self.carried_bytes(changed)
+        if size and not queue.context.log.has_room(more_bytes + size):
+            advice = "Settle fewer messages at once, or" if more_bytes else "Settle"
             raise QuotaExceeded(
-                f"The disk has no room for changed properties in '{queue.path}'. Settle without them."
+                f"The disk has no room for changed properties or a long dead-letter text in '{queue.path}'. {advice} without them."
             )
+        return changed
 
-    def apply(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
-        """Settle the message (``check`` has passed) and count it."""
+    def carried_bytes(self, changed: bytes) -> int:
+        """What it stores beyond a plain settlement; ``changed``: as ``check`` returned it."""
+        if self.verb != DEAD_LETTER:
+            return len(changed)
+        texts = _text_bytes(self.reason) + _text_bytes(self.description)
+        return len(changed) + (texts if texts > TEXT_BYTES_IN_RESERVE else 0)
+
+    def apply(self, broker: Broker, queue: Queue, lock: Lock, changed: bytes, now: int) -> None:
+        """Settle the message and count it. ``changed``: what ``check`` returned just now."""
         verb, counters = self.verb, broker.counters
         if verb == COMPLETE:
             complete(broker, queue, lock, now, CANCELLED if self.reason == CANCELLED_REASON else COMPLETED)
-            return
-        if verb == RELEASE:
+        elif verb == RELEASE:
             queue.release(lock, now)
             counters.released += 1
-            return
-        changed = _merged_changes(lock.message, self.changes)
-        if verb == ABANDON:
+        elif verb == ABANDON:
             queue.abandon(lock, changed, now)
             counters.abandoned += 1
         elif verb == DEFER:
             queue.defer(lock, changed, now)
             counters.deferred += 1
-        else:
+        elif verb == DEAD_LETTER:
             queue.dead_letter(lock, self.reason, self.description, changed, now)
             counters.rejected += 1
+        else:
+            raise AssertionError(verb)
 
 
 def complete(broker: Broker, queue: Queue, lock: Lock, now: int, kind: str = COMPLETED) -> None:
@@ -162,6 +184,10 @@ def _merged_changes(message: Message, changes: dict[str, object] | None) -> byte
             f"The changed properties have {len(encoded)} bytes: at most {CHANGES_BYTES_MAX} are allowed."
         )
     return encoded
+
+
+def _text_bytes(text: str | None) -> int:
+    return 0 if text is None else len(text.encode())
 
 
 def _unsigned(value: object) -> object:

@@ -106,6 +106,7 @@ class PlannedSettlement:
     """A message of this connection to settle at the commit."""
 
     __slots__ = (
+        "_changed",
         "_code",
         "_delivery_id",
         "_lock",
@@ -122,6 +123,8 @@ class PlannedSettlement:
         self._scope = scope
         self._lock = lock
         self._settlement = settlement
+        self._changed = b""
+        """What the last check returned."""
         self._session: Session | None = None
         self._delivery_id = -1
         self._code = 0
@@ -141,14 +144,14 @@ class PlannedSettlement:
         """Whether a disposition with this outcome says nothing new."""
         return self._session is not None and code == self._code
 
-    def check(self, connection: GatewayConnection, more_bytes: int) -> int:  # noqa: ARG002 - as for a send
-        """Refuse it unless the lock is still held and nothing is left that could be refused half-way."""
+    def check(self, connection: GatewayConnection, more_bytes: int) -> int:
+        """Refuse it unless the lock is still held and nothing is left that could be refused half-way. The bytes it needs."""
         connection.authorize(self._scope, LISTEN)
-        self._settlement.check(self._queue, self._lock, connection.now)
-        return 0
+        self._changed = self._settlement.check(self._queue, self._lock, connection.now, more_bytes)
+        return self._settlement.carried_bytes(self._changed)
 
     def perform(self, broker: Broker, now: int) -> None:
-        self._settlement.apply(broker, self._queue, self._lock, now)
+        self._settlement.apply(broker, self._queue, self._lock, self._changed, now)
         broker.meter.tally(self._queue.path, SETTLE).add(0)
         session = self._session
         if session is not None and session.awaits_settlement(self._delivery_id, self._lock):
@@ -161,10 +164,10 @@ class PlannedSettlement:
             return
         abandon = Settlement(ABANDON)
         try:
-            abandon.check(self._queue, self._lock, connection.now)
+            changed = abandon.check(self._queue, self._lock, connection.now)
         except Refusal:
             return  # the lock has ended by itself
-        abandon.apply(connection.broker, self._queue, self._lock, connection.now)
+        abandon.apply(connection.broker, self._queue, self._lock, changed, connection.now)
 
 
 Work: TypeAlias = PlannedSend | PlannedSettlement
@@ -179,7 +182,7 @@ class Transaction:
     deadline: int
     work: list[Work] = field(default_factory=list)
     size: int = 0
-    """Bytes of the messages it will store; they wait in memory."""
+    """Bytes of the messages it will store, and of what its settlements carry; they wait in memory."""
     settled: dict[int, PlannedSettlement] = field(default_factory=dict)
     """What it settles, by the token of the lock: each once."""
     is_failed: bool = False
@@ -356,7 +359,7 @@ def add_settlement(
 
 
 def forgotten(connection: GatewayConnection, lock: Lock) -> bool:
-    """The receiver settles without an outcome, or releases, what an open transaction settles: the transaction decides. False: none does."""
+    """Whether an open transaction settles this message. If so the transaction decides, and the receiver's release is only noted."""
     for transaction in connection.transactions.values():
         work = transaction.settled.get(lock.token)
         if work is not None:

@@ -350,3 +350,49 @@ def test_changed_properties_leave_the_reserve_of_a_full_disk_alone(bench: WireBe
     bench.settle()
     assert entity.main.stored_ever - len(entity.main.messages) == 1
     assert receiver.outcomes[third.delivery_id] is not None
+
+
+@pytest.mark.promise("B12")
+def test_messages_that_are_settled_together_need_room_for_the_changes_of_all(bench: WireBench) -> None:
+    entity = bench.queue()
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    receiver = peer.session.receiver("q", credit=5)
+    bench.settle()
+    for _ in range(5):
+        sender.send(message("x"))
+    bench.settle()
+    bench.store.has_room = lambda size: size <= 3_500  # type: ignore[method-assign]
+    tokens = [Uuid(_rfc(one.tag)) for one in receiver.deliveries]
+    body = {"disposition-status": "abandoned", "properties-to-modify": {"note": "y" * 1_000}}
+
+    status, condition = peer.refusal("q", "update-disposition", {**body, "lock-tokens": Array(tokens)})
+
+    assert (status, condition) == (403, "amqp:resource-limit-exceeded")
+    assert len(entity.main.locks) == 5, "none was settled"
+    assert all(one.extra is None for one in entity.main.messages.values())
+    peer.answer("q", "update-disposition", {**body, "lock-tokens": Array(tokens[:3])})
+    assert len(entity.main.locks) == 2
+
+
+@pytest.mark.promise("B12")
+def test_a_full_disk_takes_a_short_dead_letter_text_and_refuses_a_long_one(bench: WireBench) -> None:
+    entity = bench.queue()
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    receiver = peer.session.receiver("q", credit=2)
+    bench.settle()
+    for _ in range(2):
+        sender.send(message("x"))
+    bench.settle()
+    bench.store.has_room = lambda size: False  # type: ignore[method-assign]
+    body: dict[str, object] = {"disposition-status": "suspended", "deadletter-reason": "bad"}
+    first, second = (Array([Uuid(_rfc(one.tag))]) for one in receiver.deliveries)
+    peer.answer(
+        "q", "update-disposition", {**body, "lock-tokens": first, "deadletter-description": "d" * 500}
+    )
+    long = {**body, "lock-tokens": second, "deadletter-description": "d" * 4_000}
+    assert peer.refusal("q", "update-disposition", long)[0] == 403
+    assert entity.counts().dead_letter == 1
+    peer.answer("q", "update-disposition", {**body, "lock-tokens": second})
+    assert entity.counts().dead_letter == 2

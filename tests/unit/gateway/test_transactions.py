@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.conditions import AmqpError
+from pairbus.amqp.encode import encode_list, encode_value
 from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import (
     ACCEPTED_CODE,
+    MODIFIED_CODE,
     REJECTED_CODE,
     RELEASED_CODE,
     STATE_ACCEPTED,
@@ -168,6 +170,29 @@ def test_settlements_and_sends_happen_together(desk: Desk) -> None:
     assert desk.discharge(txn_id).code == ACCEPTED_CODE
     assert desk.active == 1
     assert [m.sequence_number for m in desk.entity.main.messages.values()] == [2]
+
+
+@pytest.mark.promise("B12", "B14")
+def test_a_transaction_needs_room_for_the_changes_of_all_its_settlements(desk: Desk) -> None:
+    receiver = received(desk, 4)
+    desk.bench.store.has_room = lambda size: size <= 3_500  # type: ignore[method-assign]
+    fields = [encode_value(True), encode_value(False), encode_value({Symbol("note"): "y" * 1_000})]
+    modified = encode_value(Described(ULong(MODIFIED_CODE), []))[:-1] + encode_list(fields)
+    txn_id = desk.declare()
+    for delivery in receiver.deliveries:
+        receiver.settle(delivery, encode_transactional(txn_id, modified))
+    desk.bench.settle()
+
+    refused = desk.discharge(txn_id)
+
+    assert refused.error is not None
+    assert "no room" in (refused.error.description or "")
+    assert len(desk.entity.main.locks) == 4, "none was settled"
+    txn_id = desk.declare()
+    for delivery in receiver.deliveries[:3]:
+        receiver.settle(delivery, encode_transactional(txn_id, modified))
+    assert desk.discharge(txn_id).code == ACCEPTED_CODE
+    assert len(desk.entity.main.locks) == 1
 
 
 @pytest.mark.promise("B14")

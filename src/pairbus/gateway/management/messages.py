@@ -163,10 +163,13 @@ def update_disposition(request: Request) -> dict[str, object]:
     if request.txn_id is not None:
         transactions.add_dispositions(request, request.txn_id, locks, settlement)
         return {}
+    checked, size = [], 0
     for lock in locks:
-        settlement.check(request.queue, lock, request.now)
-    for lock in locks:
-        settlement.apply(request.connection.broker, request.queue, lock, request.now)
+        changed = settlement.check(request.queue, lock, request.now, size)
+        size += settlement.carried_bytes(changed)
+        checked.append((lock, changed))
+    for lock, changed in checked:
+        settlement.apply(request.connection.broker, request.queue, lock, changed, request.now)
     request.tally(meter.SETTLE).add_many(len(locks))
     return {}
 
