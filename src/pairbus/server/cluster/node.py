@@ -201,7 +201,7 @@ class Node:
         self._database.cut()  # whatever still waits there ends
         self.readiness.close()
         if not self._ended.done():
-            self._ended.cancel()
+            self._ended.set_result(None)
 
     def _cut_database(self) -> None:
         logger.warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,21 @@ async def test_a_node_that_was_fenced_ends_once_it_is_known_whether_commits_are_
     view = replace(view, ending=lost, is_over=True)
     node._review()
     assert await node.wait_ended() is lost
+
+
+async def test_who_waits_for_the_end_of_a_node_learns_that_it_was_stopped(tmp_path: Path) -> None:
+    node = new_node(tmp_path)
+    nothing: Any = SimpleNamespace(close=lambda: None)
+    node._settings.table = nothing
+    database: Any = SimpleNamespace(cut=lambda: None)
+    node._database = database
+    waiting = asyncio.ensure_future(node.wait_ended())
+    await asyncio.sleep(0)
+
+    await node.stop()
+
+    assert await waiting is None
+    assert await node.wait_ended() is None
 
 
 async def test_a_node_that_was_fenced_does_not_wait_long_for_its_database(tmp_path: Path) -> None:
