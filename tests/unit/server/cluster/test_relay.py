@@ -243,6 +243,50 @@ async def test_a_connection_that_meets_no_descriptor_for_the_owner_does_not_wait
     assert relay.relay.statistics().failed_total == 0
 
 
+async def test_a_client_that_sent_late_is_not_cut_while_the_way_to_the_owner_opens(
+    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, _ = pair
+    is_free, connect = asyncio.Event(), reach_module.connect
+
+    async def connect_slowly(address: str) -> asyncio.Transport:
+        await is_free.wait()
+        return await connect(address)
+
+    monkeypatch.setattr("pairbus.server.cluster.relaying.relay.connect", connect_slowly)
+    reader, _writer = await relay.connect(AMQP)
+    await until(lambda: any(one._connecting is not None for one in relay.relay._entrances))
+    (entrance,) = relay.relay._entrances
+    entrance.deadline = 0.0  # the time for its first bytes ends
+
+    relay.relay._sweep()
+
+    is_free.set()
+    assert await soon(reader.readexactly(len(AMQP) + 2)) == b"<" + AMQP + b">"
+    assert relay.relay.statistics().refused_by_reason == {}
+
+
+async def test_connections_that_read_why_they_are_refused_have_places_too(
+    nodes: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.server.cluster.relaying.relay.is_loopback", lambda host: False)
+    monkeypatch.setattr("pairbus.server.cluster.relaying.relay.REFUSAL_SECONDS", 3_600.0)
+    relay, owner = nodes(connections_max=2), nodes()
+    relay.host.now = Route(RouteKind.RELAY, owner.address)
+    before = open_descriptors()
+    refused = []
+    for _ in range(6):
+        reader, writer = await relay.connect(SASL_HEADER)
+        assert (await soon(reader.readexactly(len(SASL_HEADER)))) == SASL_HEADER
+        refused.append((reader, writer))
+
+    ours = 6
+    await until(lambda: open_descriptors() - before <= ours + 2)
+    assert relay.relay.statistics().refused_by_reason == {"plain_text": 6}
+    relay.relay.close()
+    await until(lambda: open_descriptors() - before <= ours)
+
+
 async def test_relayed_connections_are_cut_when_the_owner_changes(pair: tuple[Node, Node]) -> None:
     relay, _ = pair
     reader, _writer = await relay.connect(AMQP)

@@ -111,8 +111,8 @@ class Relay:
 
     Args:
         host: Knows the owner.
-        connections_max: Connections that wait or are relayed, together. For a further one the oldest quiet one is cut (``quiet``); without
-            such a one it is refused.
+        connections_max: Connections that wait, are relayed, or read why they are refused, together. For a further one a refused one is cut, or
+            the oldest quiet one (``quiet``); without such a one it is refused.
         first_bytes_seconds: Until a peer has sent enough to decide.
         wait_seconds: How long a connection waits for an owner.
     """
@@ -125,6 +125,8 @@ class Relay:
         self._first_bytes_seconds = first_bytes_seconds
         self.wait_seconds = wait_seconds
         self._entrances: dict[Entrance, None] = {}
+        self._refusing: dict[Entrance, None] = {}
+        """Connections that were refused with an answer, and have a moment to read it."""
         self._pipes = Pipes()
         self._opened: dict[Pipe, None] = {}
         """The relayed connections."""
@@ -175,6 +177,8 @@ class Relay:
         self._pipes.close()
         for entrance in list(self._entrances):
             entrance.refuse("stopped")
+        for entrance in list(self._refusing):
+            entrance.cut()
         if self._sweeper is not None:
             self._sweeper.cancel()
 
@@ -183,7 +187,8 @@ class Relay:
     def arrived(self, entrance: Entrance) -> bool:
         """A socket was accepted; False: there are too many."""
         now = asyncio.get_running_loop().time()
-        if len(self._entrances) + len(self._opened) >= self._connections_max and not self._make_room(now):
+        places = len(self._entrances) + len(self._opened) + len(self._refusing)
+        if places >= self._connections_max and not self._make_room(now):
             self.refused("connections_max")
             return False
         self._entrances[entrance] = None
@@ -195,9 +200,18 @@ class Relay:
 
     def left(self, entrance: Entrance) -> None:
         self._entrances.pop(entrance, None)
+        self._refusing.pop(entrance, None)
+
+    def answered(self, entrance: Entrance) -> None:
+        """It was refused with an answer, and keeps its place until it is closed."""
+        self._refusing[entrance] = None
 
     def _make_room(self, now: float) -> bool:
-        """Cut the oldest connection that has hardly sent anything; False: there is none."""
+        """Cut a connection that was refused, or the oldest one that has hardly sent anything; False: there is none."""
+        refused = next(iter(self._refusing), None)
+        if refused is not None:
+            refused.cut()
+            return True
         entrance = next((one for one in self._entrances if one.is_undecided), None)
         quiet = self._quiet.oldest(now)
         if entrance is not None and (quiet is None or entrance.arrived_at <= quiet[0]):
@@ -286,8 +300,10 @@ class Relay:
         self._sweeper = None
         now = asyncio.get_running_loop().time()
         for entrance in list(self._entrances):
-            if entrance.deadline <= now:
-                entrance.refuse("no_owner" if entrance.is_waiting else "no_first_bytes")
+            if entrance.is_waiting and entrance.deadline <= now:
+                entrance.refuse("no_owner")
+            elif entrance.is_undecided and entrance.deadline <= now:
+                entrance.refuse("no_first_bytes")
             elif entrance.is_waiting:
                 entrance.decide()
         if self._entrances:
@@ -306,7 +322,10 @@ class Entrance(asyncio.Protocol):
         self._is_loopback = False
         self._relayed_for: str | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._has_eof = self._is_refused = False
+        """The way to the owner is being opened, which has a bound of its own."""
+        self._has_eof = False
+        self._refused: asyncio.Transport | None = None
+        """The connection that was refused with an answer, until it is closed."""
         self.is_waiting = False
         """Enough was read to decide, and there is no owner to pass it to."""
         self.arrived_at = self.deadline = 0.0
@@ -326,7 +345,7 @@ class Entrance(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self._refused is not None:
             return
         self._first += data
         if len(self._first) >= FIRST_BYTES_MAX and self._transport is not None:
@@ -357,11 +376,18 @@ class Entrance(asyncio.Protocol):
             return
         # What a client sends meanwhile is read and dropped: closed at once, the system would reset the connection, and the client could
         # not read the answer.
-        self._is_refused = True
+        self._refused = transport
+        self._relay.answered(self)
         transport.write(answer)
         transport.write_eof()
         transport.resume_reading()
-        asyncio.get_running_loop().call_later(REFUSAL_SECONDS, transport.abort)
+        asyncio.get_running_loop().call_later(REFUSAL_SECONDS, self.cut)
+
+    def cut(self) -> None:
+        """It was refused, and has had its time to read the answer, or its place is needed."""
+        self._relay.left(self)
+        if self._refused is not None:
+            self._refused.abort()
 
     def decide(self) -> None:
         """See where the connection goes, as soon as enough has come."""
