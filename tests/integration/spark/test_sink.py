@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from pairbus.spark.connector.options import COLUMNS, parse_sink
+from pairbus.spark.connector.options import COLUMN_OPTIONS, parse_sink
 from pairbus.spark.connector.sink import ServiceBusWriter
 from tests.integration.spark import dying
 from tests.integration.spark.contract import Bus, ids, to_the_end
@@ -120,7 +120,7 @@ def test_every_field_can_be_taken_from_a_column_of_another_name(spark: SparkSess
         "entity": "elsewhere",
         "enqueued_time": due,
     }
-    fields = {field: option for option, field in COLUMNS.items() if field != "raw"}
+    fields = {field: option for option, field in COLUMN_OPTIONS.items() if field != "raw"}
     assert set(fields) == set(values)
     types = {
         "body": "binary",

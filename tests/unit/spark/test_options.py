@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from pairbus.errors import UsageError
 from pairbus.model.message_row import SENT_NAMES
 from pairbus.spark.connector.access import Access
-from pairbus.spark.connector.options import COLUMNS, OPTIONS, parse_sink, parse_source
+from pairbus.spark.connector.options import COLUMN_OPTIONS, OPTIONS, parse_sink, parse_source
 from pairbus.spark.connector.schema import FIELDS
 from pairbus.spark.connector.source import ServiceBusDataSource
 
@@ -186,14 +186,14 @@ def test_no_secret_shows_in_any_form_of_the_options() -> None:
 
 def test_every_field_of_a_message_can_be_in_a_column_of_another_name() -> None:
     """The mapping's options are the source's own names, and each says where its field is."""
-    for option, field in COLUMNS.items():
+    for option, field in COLUMN_OPTIONS.items():
         columns = ["path", "mine"] if field == "raw" else ["body", "path", "mine"]
         options = parse_sink({"connectionString": CONNECTION, option: "mine"}, columns)
         assert options.columns[field] == "mine", option
     by_broker = {
         "delivery_count", "expires_at", "state", "dead_letter_reason", "dead_letter_description",
     }  # fmt: skip
-    assert set(COLUMNS.values()) == set(FIELDS) - by_broker | {"path"}
+    assert set(COLUMN_OPTIONS.values()) == set(FIELDS) - by_broker | {"path"}
 
 
 def test_a_path_of_the_command_line_and_of_an_option_agree() -> None:

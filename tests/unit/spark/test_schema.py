@@ -10,8 +10,9 @@ from pairbus.amqp.encode import encode_value
 from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import UsageError
-from pairbus.model.message_row import SENT_NAMES
+from pairbus.model.message_row import BINARY, COLUMNS, PROPERTIES, SENT_NAMES
 from pairbus.sdk.messages import message_bytes
+from pairbus.spark.connector import schema
 from pairbus.spark.connector.batches import BeyondCalendar
 from pairbus.spark.connector.schema import FIELDS, SCHEMA, original_of, payload_of, row_of
 
@@ -332,3 +333,10 @@ def test_what_is_no_instant_of_the_calendar_is_refused_by_name(when: object) -> 
     if when != 5:  # milliseconds
         with pytest.raises(UsageError, match="^application property 'p' is .*: expected a time"):
             payload_of({"body": b"x", "application_properties": {"p": when}}, None, property_type="timestamp")
+
+
+def test_every_type_of_a_column_has_one_in_spark_and_a_way_to_read_it() -> None:
+    kinds = {column.type for column in COLUMNS}
+    assert kinds == set(schema._SPARK_TYPES)
+    # The other two are not read from a field of the delivery.
+    assert kinds - {BINARY, PROPERTIES} == set(schema._READ)

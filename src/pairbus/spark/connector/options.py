@@ -38,7 +38,7 @@ def _column_option(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest) + "Column"
 
 
-COLUMNS: Final = {_column_option(name): name for name in SINK_NAMES}
+COLUMN_OPTIONS: Final = {_column_option(name): name for name in SINK_NAMES}
 """Options of the sink that say in which column a field is, and the column's usual name."""
 OPTIONS: Final = (
     Option("connectionString", "the namespace and its key"),
@@ -102,7 +102,7 @@ OPTIONS: Final = (
     ),
     *(
         Option(option, f"the column that holds `{column}`", _SINK, column)
-        for option, column in COLUMNS.items()
+        for option, column in COLUMN_OPTIONS.items()
     ),
     Option("batchSize", "messages in one send", _SINK, 100, range=(1, 4_500)),
     Option("inFlight", "sends at a time in each task", _SINK, 4, range=(1, 100)),
@@ -352,19 +352,19 @@ def _mapped(given: _Given, columns: list[str]) -> dict[str, str]:
                 "one of them"
             )
     mapped: dict[str, str] = {}
-    for option, usual in COLUMNS.items():
+    for option, usual in COLUMN_OPTIONS.items():
         name = given.text(option)
         found = by_name.get((name or usual).lower())
         if name and found is None:
             raise UsageError(f"option {option} is {name!r}: expected one of the columns {_shown(columns)}")
         if found is not None:
             mapped[usual] = found
-    usable = {name.lower() for name in (*FIELDS, *COLUMNS.values(), *mapped.values())}
+    usable = {name.lower() for name in (*FIELDS, *COLUMN_OPTIONS.values(), *mapped.values())}
     unknown = [column for name, column in by_name.items() if name not in usable]
     if unknown and ("body" in mapped or "raw" in mapped):
         raise UsageError(
             f"the sink does not know the column{'s' * (len(unknown) > 1)} {_shown(unknown)}: expected "
-            f"{', '.join(sorted({*FIELDS, *COLUMNS.values()}))}. Rename a column that is to be sent, or name it in an option such as "
+            f"{', '.join(sorted({*FIELDS, *COLUMN_OPTIONS.values()}))}. Rename a column that is to be sent, or name it in an option such as "
             f"subjectColumn; .drop({', '.join(map(repr, unknown))}) leaves it out"
         )
     return mapped

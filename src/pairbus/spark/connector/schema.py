@@ -20,6 +20,7 @@ from pairbus.errors import PairbusError, RemoteProtocolError, UsageError
 from pairbus.model.message import ACTIVE, STATE_NAMES
 from pairbus.model.message_row import (
     BINARY,
+    BOOLEAN,
     INT64,
     PROPERTIES,
     SENT_NAMES,
@@ -36,6 +37,7 @@ _SPARK_TYPES: Final = {
     INT64: "long",
     TIMESTAMP: "timestamp",
     BINARY: "binary",
+    BOOLEAN: "boolean",
     PROPERTIES: "map<string, struct<type: string, value: string>>",
 }
 FIELDS: Final = tuple(SPARK_ROW)
@@ -176,6 +178,7 @@ def _moment(ms: int | None) -> datetime | None:
 _READ: Final[dict[str, Callable[[object], Any]]] = {
     TEXT: _text,
     INT64: lambda value: value,
+    BOOLEAN: lambda value: value,
     TIMESTAMP: lambda value: _moment(_moment_ms(value)),
 }
 _ANNOTATED: Final = [
