@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pairbus import __version__
 from pairbus.errors import StoreFenced
@@ -71,6 +71,16 @@ WAIT_BEYOND_LEASE_SECONDS: Final = 2.0
 REVIEW_SECONDS: Final = 0.2
 
 
+class SeenOwner(NamedTuple):
+    """Who owns the shard, as this node last saw it."""
+
+    epoch: int
+    node: str
+    """Empty: nobody."""
+    address: str
+    """Where the other nodes reach it; empty: it has not read the log yet."""
+
+
 class Node:
     """Serves one namespace together with other nodes, on the running loop.
 
@@ -118,8 +128,8 @@ class Node:
         self._building: Building | None = None
         self._is_leaving = False
         self._is_stopping = False
-        self._owner: tuple[int, str, str] | None = None
-        """Epoch, name and address of the owner as last seen; None: unknown."""
+        self._owner: SeenOwner | None = None
+        """None: unknown."""
         self._owner_until = 0.0
         """When the lease that was last seen ends, by the loop's clock."""
         self._state = LeaseState.IDLE
@@ -240,11 +250,10 @@ class Node:
         owner = self._owner_of(view) or self._owner
         if owner is None:
             return Route(RouteKind.CLOSE)
-        _, name, address = owner
-        if not name or name == self._cluster.node or not address:
+        if not owner.node or owner.node == self._cluster.node or not owner.address:
             # Nobody, or one who has not read the log yet: somebody will be the owner in a moment.
             return Route(RouteKind.WAIT)
-        return Route(RouteKind.RELAY, address)
+        return Route(RouteKind.RELAY, owner.address)
 
     def adopt(
         self, transport: asyncio.Transport, first: bytes, *, http_only: bool, relayed_for: str | None
@@ -281,8 +290,13 @@ class Node:
         )
 
     def _standing(self, role: str) -> dict[str, str]:
-        epoch, owner, _ = self._owner or ("", "", "")
-        return {"role": role, "node": self._cluster.node, "owner": owner, "epoch": str(epoch)}
+        owner = self._owner
+        return {
+            "role": role,
+            "node": self._cluster.node,
+            "owner": owner.node if owner is not None else "",
+            "epoch": str(owner.epoch) if owner is not None else "",
+        }
 
     # What keeps changing.
 
@@ -362,40 +376,40 @@ class Node:
         owner = self._owner_of(view)
         if view.ownership is not None:
             self._owner_until = self._loop.time() + (view.ownership.remaining_ms - view.lag_ms) / 1000
-        if owner is not None and owner[2] and self._server is None:
+        if owner is not None and owner.address and self._server is None:
             if self.readiness.is_look_due(self._loop.time(), is_new=owner != self._owner):
                 self._spawn(self.readiness.look())
         if owner is None or owner == self._owner:
             return
         before, self._owner = self._owner, owner
-        is_other = owner[1] != self._cluster.node
-        self._relay.owner_changed(owner[2] if is_other else "", (self._options.namespace, owner[1]))
-        if owner[2]:
+        is_other = owner.node != self._cluster.node
+        self._relay.owner_changed(owner.address if is_other else "", (self._options.namespace, owner.node))
+        if owner.address:
             self._takeovers.served()
-        self._owners.saw(owner[0], owner[1])
-        if before is None or before[:2] != owner[:2]:
+        self._owners.saw(owner.epoch, owner.node)
+        if before is None or (before.epoch, before.node) != (owner.epoch, owner.node):
             logger.info(
-                "the namespace has a new owner" if owner[1] else "the namespace has no owner",
+                "the namespace has a new owner" if owner.node else "the namespace has no owner",
                 extra={
                     "event": "cluster.owner",
                     "namespace": self._options.namespace,
                     "node": self._cluster.node,
-                    "owner": owner[1],
-                    "epoch": owner[0],
-                    "address": owner[2],
+                    "owner": owner.node,
+                    "epoch": owner.epoch,
+                    "address": owner.address,
                 },
             )
 
-    def _owner_of(self, view: LeaseView) -> tuple[int, str, str] | None:
+    def _owner_of(self, view: LeaseView) -> SeenOwner | None:
         if view.held is not None:
             address = self._names.advertised if self._server is not None else ""
-            return view.held.epoch, self._cluster.node, address
+            return SeenOwner(view.held.epoch, self._cluster.node, address)
         found: Ownership | None = view.ownership
         if found is None:
             return None
         if found.remaining_ms <= 0:
-            return found.epoch, "", ""
-        return found.epoch, found.owner, found.address
+            return SeenOwner(found.epoch, "", "")
+        return SeenOwner(found.epoch, found.owner, found.address)
 
     def _see_request(self, view: LeaseView) -> None:
         keeper = self._keeper
@@ -585,7 +599,7 @@ class Node:
         return cluster_metrics(
             node=self._cluster.node,
             role=self.role(),
-            epoch=self._owner[0] if self._owner is not None else 0,
+            epoch=self._owner.epoch if self._owner is not None else 0,
             owner_changes=self._owners.changes,
             failed_takeovers=self._takeovers.failures,
             silences=self._silences,
