@@ -266,7 +266,7 @@ class Server:
     # Start.
 
     async def _begin(self) -> None:
-        options, seat = self._options, self._seat
+        options = self._options
         # The store first: it locks the data directory, and who does not hold the lock writes nothing there (B69).
         self._assembly = assembly = self._assemble(options, self._clock())
         assembly.broker.server_metrics = self._metrics
@@ -279,44 +279,15 @@ class Server:
         files = self._certificates() if options.tls else None
         self._context = context = _context(files) if files is not None else None
         self._registry = registry = ConnectionRegistry(assembly.broker, options.limits, self._answer, context)
-        self._driver = driver = Driver(
-            assembly.broker,
-            assembly.store,
-            self._clock,
-            outputs=self._outputs,
-            set_reading=registry.set_reading,
-            failed=self._fail,
-            # When a database turns out to be full, what is under way must fit into half of the reserve.
-            uncommitted_bytes_max=min(options.limits.uncommitted_bytes_max, RESERVE_BYTES // 2)
-            if seat is not None
-            else options.limits.uncommitted_bytes_max,
-            name=options.namespace,
-            may_write=seat.may_write if seat is not None else None,
-            commits_inline=seat is None,
-            # A commit in a database takes long beside what the loop does meanwhile: it should not wait for the end of a slice.
-            hurry=registry.turns.interrupt if seat is not None else None,
-        )
-        if assembly.meter is not None and assembly.usage_writer is not None:
-            self._usage = UsageLog(assembly.meter.take, self._clock, assembly.usage_writer)
-            self._usage.start()
-            self._arm_usage()
-        if assembly.message_audit is not None:
-            assembly.message_audit.start()
+        self._driver = driver = self._make_driver(assembly, registry)
+        self._start_logs(assembly)
         if assembly.declare_rest is not None:
             self._arm_declaration(assembly.declare_rest)
         driver.start()
         # The root key and declared entities are durable before anybody can connect.
         if not await driver.wait_durable(COMMIT_SECONDS_MAX) or driver.is_failed:
             raise await self._why_failed()
-        if seat is not None:
-            (host, port), http = seat.addresses()
-        else:
-            host, port = await registry.listen(driver, *options.amqp, http_only=False)
-            http = (
-                await registry.listen(driver, *options.http, http_only=True)
-                if options.http is not None
-                else (host, port)
-            )
+        (host, port), http = await self._open_addresses(registry, driver)
         ca_file = files.ca_file if files is not None else None
         if context is not None and ca_file is not None:
             self._arm_renewal(context)
@@ -341,6 +312,46 @@ class Server:
                 "form": str(FORM),
             },
         )
+
+    def _make_driver(self, assembly: Assembly, registry: ConnectionRegistry) -> Driver:
+        options, seat = self._options, self._seat
+        return Driver(
+            assembly.broker,
+            assembly.store,
+            self._clock,
+            outputs=self._outputs,
+            set_reading=registry.set_reading,
+            failed=self._fail,
+            # When a database turns out to be full, what is under way must fit into half of the reserve.
+            uncommitted_bytes_max=min(options.limits.uncommitted_bytes_max, RESERVE_BYTES // 2)
+            if seat is not None
+            else options.limits.uncommitted_bytes_max,
+            name=options.namespace,
+            may_write=seat.may_write if seat is not None else None,
+            commits_inline=seat is None,
+            # A commit in a database takes long beside what the loop does meanwhile: it should not wait for the end of a slice.
+            hurry=registry.turns.interrupt if seat is not None else None,
+        )
+
+    def _start_logs(self, assembly: Assembly) -> None:
+        if assembly.meter is not None and assembly.usage_writer is not None:
+            self._usage = UsageLog(assembly.meter.take, self._clock, assembly.usage_writer)
+            self._usage.start()
+            self._arm_usage()
+        if assembly.message_audit is not None:
+            assembly.message_audit.start()
+
+    async def _open_addresses(
+        self, registry: ConnectionRegistry, driver: Driver
+    ) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Listen, unless the node does that. Returns the addresses of AMQP and of HTTP."""
+        options = self._options
+        if self._seat is not None:
+            return self._seat.addresses()
+        amqp = await registry.listen(driver, *options.amqp, http_only=False)
+        if options.http is None:
+            return amqp, amqp
+        return amqp, await registry.listen(driver, *options.http, http_only=True)
 
     async def _why_failed(self) -> Exception:
         if self._ended is not None and self._ended.done():
