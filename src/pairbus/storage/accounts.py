@@ -144,7 +144,7 @@ class SegmentAccounts:
 
     def end_live(self, queue_id: int, location: int, size: int) -> None:
         """A message lies there no more."""
-        self.add_live(queue_id, location, -size - 2 * STORED_HEAD_BYTES)
+        self.add_live_bytes(queue_id, location >> self._offset_bits, -size - STORED_HEAD_BYTES)
 
     def end_live_many(self, queue_id: int, messages: list[Message]) -> None:
         """These messages lie there no more. They mostly lie in one segment, so most of them are added up first."""

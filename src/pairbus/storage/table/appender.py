@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreFailed, StoreFenced
 from pairbus.storage.table.frame import EMPTY_FRAME_BYTES
+from pairbus.storage.table.patience import next_pause
 from pairbus.storage.table.ports import (
     FrameMark,
     LogShortened,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAUSE_SECONDS_MIN: Final = 0.02
-PAUSE_SECONDS_MAX: Final = 0.5
 VANISHED_MAX: Final = 3
 """How often a number may be taken and yet have no frame, before somebody else must have written and dropped it."""
 REFILL_COMMITS: Final = 64
@@ -226,7 +225,7 @@ class Appender:
             ) from error
         if seconds:
             self._pause(seconds)
-        return min(max(2 * seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
+        return next_pause(seconds)
 
     def _gave_up(self) -> bool:
         """Whether the reserve is given up. A database without space may refuse even that: then all of it is still held."""

@@ -17,6 +17,7 @@ from zlib import crc32
 from pairbus.errors import ServerBusy, StorageError, StoreCorrupt, StoreFailed
 from pairbus.storage.table import replay
 from pairbus.storage.table.frame import damaged
+from pairbus.storage.table.patience import next_pause
 from pairbus.storage.table.ports import OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ READ_BYTES_MAX: Final = 4 << 20
 """Bodies that one query brings, but for a single larger one."""
 KEPT_MIN: Final = 4
 """Bodies that are kept however large they are."""
-PAUSE_SECONDS_MIN: Final = 0.02
-PAUSE_SECONDS_MAX: Final = 0.5
 JOIN_SECONDS_MAX: Final = 10.0
 WAIT_SECONDS_MAX: Final = 3.0
 """How long a caller waits on the spot: everybody waits with it."""
@@ -131,7 +130,7 @@ class Bodies:
             return body
 
     def has(self, sequence: int) -> bool:
-        """Whether a body is here; it is not evicted at once then."""
+        """Whether ``get`` or ``wait`` will answer at once: with the body, or with the error that ended reading. Marks the body as used."""
         with self._changed:
             if sequence in self._kept:
                 self._kept.move_to_end(sequence)
@@ -339,7 +338,7 @@ class Bodies:
                 raise StoreFailed("the store is closed") from error
             if seconds:
                 self._pause(seconds)
-            seconds = min(max(2 * seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
+            seconds = next_pause(seconds)
 
         return retry
 

@@ -16,6 +16,13 @@ logger = logging.getLogger(__name__)
 
 STALL_SECONDS_MAX: Final = 10.0
 PAUSE_SECONDS: Final = 0.1
+PAUSE_SECONDS_MIN: Final = 0.02
+PAUSE_SECONDS_MAX: Final = 0.5
+
+
+def next_pause(seconds: float) -> float:
+    """How long to wait before the next repetition of a call without an answer, after this pause; 0: there was none."""
+    return min(max(2 * seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
 
 
 class StoreUnreachable(StoreUnavailable):

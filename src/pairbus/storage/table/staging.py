@@ -13,7 +13,7 @@ class TableBatch:
 
     def __init__(self, frames: list[Frame], drop_below: int, fill_first: int = 0, fill_end: int = 0) -> None:
         self.frames = frames
-        """None: only to look whether a full database has space again."""
+        """Empty: the commit only looks whether a full database has space again."""
         self.drop_below = drop_below
         """Frames below this number do not matter once the batch is durable."""
         self.fill_first = fill_first
