@@ -68,7 +68,7 @@ class Commit:
     batch: Batch | None
     """None: nothing was staged, so the output depends on nothing but what is durable already."""
     outputs: list[PendingOutput]
-    received_bytes: int
+    weight_bytes: int
     """How much input it stands for, or how much is written if that is more; the measure of back-pressure."""
     error: BaseException | None = None
     sync_ns: int = 0
@@ -106,7 +106,7 @@ class CommitQueue:
         """What is applied and not yet durable."""
         running = self._running
         waiting = max(self._received_bytes, self._staged_bytes())
-        return waiting + (running.received_bytes if running is not None else 0)
+        return waiting + (running.weight_bytes if running is not None else 0)
 
     def received(self, count: int) -> None:
         """So many bytes of input were applied."""
@@ -123,12 +123,12 @@ class CommitQueue:
         outputs = self._collect()
         staged = self._staged_bytes()
         batch = self._seal()
-        received, self._received_bytes = self._received_bytes, 0
+        weight, self._received_bytes = self._received_bytes, 0
         if batch is not None:
-            received = max(received, staged)
+            weight = max(weight, staged)
         if batch is None and not outputs:
             return None
-        commit = Commit(batch, outputs, received)
+        commit = Commit(batch, outputs, weight)
         if batch is not None:
             self._running = commit
         return commit
@@ -226,10 +226,10 @@ class InlineCommitPolicy:
         return (
             self._quick >= QUICK_COMMITS_MIN
             and self._small >= SMALL_COMMITS_MIN
-            and commit.received_bytes <= SMALL_BYTES_MAX
+            and commit.weight_bytes <= SMALL_BYTES_MAX
         )
 
     def ended(self, commit: Commit) -> None:
         """Learn from a commit."""
         self._quick = self._quick + 1 if commit.sync_ns <= QUICK_NS_MAX else 0
-        self._small = self._small + 1 if commit.received_bytes <= SMALL_BYTES_MAX else 0
+        self._small = self._small + 1 if commit.weight_bytes <= SMALL_BYTES_MAX else 0

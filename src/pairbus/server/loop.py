@@ -115,7 +115,7 @@ class Driver:
         self._commits_inline = commits_inline
         self._hurry = hurry
         self._is_committing_inline = False
-        self._may_write = may_write
+        self._may_write = _always if may_write is None else may_write
         self._held: list[PendingOutput] = []
         """Output whose commit has ended and that waits for ``may_write``."""
         self._commit_since: float | None = None
@@ -190,7 +190,7 @@ class Driver:
             self._failed(error)
 
     def _broke(self, error: Exception, what: str) -> None:
-        """An exception came out of the broker. That another node has the namespace is met anywhere, and nothing is broken then."""
+        """An exception came out of the broker. StoreFenced is not a fault: any call may be the first to find that another node owns the namespace."""
         if isinstance(error, StoreFenced):
             logger.warning(
                 "this node was fenced, so it says nothing more",
@@ -245,7 +245,7 @@ class Driver:
 
     def _turn(self) -> None:
         self._turn_asked = False
-        if self._is_stopped or not (self._may_write is None or self._may_write()):
+        if self._is_stopped or not self._may_write():
             return
         self._turns += 1
         now = self.now()
@@ -286,7 +286,7 @@ class Driver:
         may_write = self._may_write
         for place, output in enumerate(outputs):
             # Asked before each socket: this process may have been paused a moment ago, for longer than its lease.
-            if may_write is not None and not may_write():
+            if not may_write():
                 self._held += outputs[place:]
                 return
             output.sink.write(output.chunks, output.closes)
@@ -325,7 +325,7 @@ class Driver:
             return
         self._count(commit)
         try:
-            if self._may_write is None or self._may_write():
+            if self._may_write():
                 self._proceed(outputs)
                 self._arm(self.now())
             else:
@@ -387,7 +387,7 @@ class Driver:
         if self._is_stopped or self.is_failed:
             return
         pause = HOUSEKEEPING_SECONDS
-        if self._is_reading and (self._may_write is None or self._may_write()):
+        if self._is_reading and self._may_write():
             try:
                 records = self._store.restate(RESTATE_RECORDS_MAX)
                 now = self.now()
@@ -403,3 +403,7 @@ class Driver:
             # Also without records: the last segment of a round is given back with the next batch.
             self.ask_turn()
         self._housekeeper = self._loop.call_later(pause, self._housekeep)
+
+
+def _always() -> bool:
+    return True

@@ -211,8 +211,8 @@ def test_commit_thread_reports_any_failure_as_a_failed_store() -> None:
         assert store.synced == []
 
 
-def _commit(received_bytes: int = 100, sync_ns: int = 1_000) -> Commit:
-    commit = Commit(None, [], received_bytes)
+def _commit(weight_bytes: int = 100, sync_ns: int = 1_000) -> Commit:
+    commit = Commit(None, [], weight_bytes)
     commit.sync_ns = sync_ns
     return commit
 
@@ -236,7 +236,7 @@ def test_a_disk_must_prove_quick_before_it_is_waited_for_and_again_after_each_sl
 def test_nobody_waits_for_a_commit_where_there_is_much_to_do_meanwhile() -> None:
     pace = InlineCommitPolicy()
     _become_calm(pace, SMALL_COMMITS_MIN)
-    large = _commit(received_bytes=SMALL_BYTES_MAX + 1)
+    large = _commit(weight_bytes=SMALL_BYTES_MAX + 1)
     assert not pace.should_commit_inline(large)
 
     pace.ended(large)
