@@ -392,8 +392,9 @@ class Queue(QueueState):
         return self.locks.get(token)
 
     def check_held(self, lock: Lock, now: int) -> None:
-        """Refuse a lock that has ended, even if no tick has noticed yet (B27). Every settlement and renewal comes by here, so that
-        each is use of the entity.
+        """Refuse a lock that has ended, even if no tick has noticed yet (B27).
+
+        Also notes that the entity was used, because every settlement and renewal calls this.
         """
         session = lock.session
         if session is not None:

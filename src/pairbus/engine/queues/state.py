@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from pairbus.engine.queues.duplicates import DuplicateHistory
 from pairbus.engine.queues.ready import GONE, Ready
@@ -176,8 +176,10 @@ class QueueState:
             numbers = self.numbers
             numbers.next_sequence_number = max(numbers.next_sequence_number, record.next_sequence_number)
             numbers.last_enqueued_at = max(numbers.last_enqueued_at, record.enqueued_at)
-        else:
+        elif isinstance(record, SessionStateSet):
             self._set_session_state(record)
+        else:
+            assert_never(record)
 
     def _counted(self, record: DeliveryFailed | MessageDeferred) -> Message | None:
         message = self.messages.get(record.sequence_number)
