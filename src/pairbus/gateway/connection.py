@@ -38,6 +38,14 @@ from pairbus.gateway.links import (
 from pairbus.gateway.management import node as management
 from pairbus.gateway.rights import tokens
 from pairbus.gateway.rights.access import Grant, covers, missing_claim
+from pairbus.gateway.stranger import (
+    STRANGER_SESSIONS_MAX,
+    TOO_MANY_BYTES,
+    TOO_MANY_LINKS,
+    TOO_MANY_REFUSALS,
+    TOO_MANY_SESSIONS,
+    StrangerLimits,
+)
 from pairbus.model.access import LISTEN, SEND
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
     from pairbus.amqp.transport.link import Link
     from pairbus.amqp.transport.session import Session
     from pairbus.engine.entity import Entity
+    from pairbus.gateway.addressing import Address
     from pairbus.gateway.broker import Broker
     from pairbus.gateway.transactions import Transaction
 
@@ -59,14 +68,6 @@ TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 """The link property of send-via: the entity that messages sent on the link are transferred to."""
 NO_LINK_MS: Final = 300_000
 """How long a connection that has had a link may go without any."""
-STRANGER_BYTES_MAX: Final = 32_768
-"""Bytes that a connection may send before it has shown any right: the clients need about 4,000. Beyond it the connection is closed (M6)."""
-STRANGER_SESSIONS_MAX: Final = 8
-"""Sessions that a connection may have open before it has shown any right; one more closes it."""
-STRANGER_REFUSALS_MAX: Final = 8
-"""Tokens and requests to the coordinator that are refused before the connection is closed, if it has shown no right."""
-STRANGER_LINKS_MAX: Final = 8
-"""Links that a connection may ask for before it has shown any right: the clients need three, each takes memory, refused or not (M6)."""
 REQUEST_WORK: Final = 16
 """The work of a request to a management node, of a token or of a transaction's begin or end, on top of its transfer's."""
 NOT_ARMED: Final = 1 << 62
@@ -106,9 +107,8 @@ class GatewayConnection(Handler):
         self._no_link_ms = FIRST_LINK_MS
         self.is_stranger = True
         """It has shown no valid token and no password; limits hold that it is free of afterwards (M6)."""
-        self._stranger_bytes = 0
-        self._stranger_links = 0
-        self._stranger_refusals = 0
+        self._limits = StrangerLimits()
+        """They count while it is a stranger."""
 
     # -- the server's side ---------------------------------------------------------------------
 
@@ -130,15 +130,13 @@ class GatewayConnection(Handler):
 
     def _receive_from_stranger(self, data: bytes, steady: int) -> None:
         """Read no more than a stranger may send; all of it, if the beginning proves a right."""
-        allowed = STRANGER_BYTES_MAX - self._stranger_bytes
-        self._stranger_bytes += len(data)
+        allowed = self._limits.add_bytes(len(data))
         if len(data) <= allowed:
             self.amqp.receive(data, steady)
             return
         self.amqp.receive(data[:allowed], steady)
         if self.is_stranger:
-            text = f"More than {STRANGER_BYTES_MAX} bytes were sent without a valid token: put one first."
-            self._turn_away("amqp:resource-limit-exceeded", text)
+            self._turn_away("amqp:resource-limit-exceeded", TOO_MANY_BYTES)
         else:
             self.amqp.receive(data[allowed:], steady)
 
@@ -150,7 +148,7 @@ class GatewayConnection(Handler):
     def known(self) -> None:
         """A token or password proved a right: the limits for strangers end."""
         self.is_stranger = False
-        self._stranger_bytes = self._stranger_links = self._stranger_refusals = 0
+        self._limits.forget()
 
     def prove(self, grant: Grant) -> None:
         """A valid token was put: until it ends, the peer has proved a right."""
@@ -163,12 +161,8 @@ class GatewayConnection(Handler):
 
     def request_refused(self) -> None:
         """A token, or a request to the coordinator, was refused; a connection that shows nothing but such is closed."""
-        if not self.is_stranger:
-            return
-        self._stranger_refusals += 1
-        if self._stranger_refusals >= STRANGER_REFUSALS_MAX:
-            text = f"{STRANGER_REFUSALS_MAX} requests were refused and no valid token was put: check the key, then connect again."
-            self._turn_away("amqp:unauthorized-access", text)
+        if self.is_stranger and not self._limits.add_refusal():
+            self._turn_away("amqp:unauthorized-access", TOO_MANY_REFUSALS)
 
     def take_output(self) -> list[bytes]:
         """What is to be written, once it may be."""
@@ -372,10 +366,7 @@ class GatewayConnection(Handler):
     def session_began(self, session: Session) -> None:  # noqa: ARG002 - the handler's shape
         """A session began; it needs nothing of its own."""
         if self.is_stranger and len(self.amqp.sessions) > STRANGER_SESSIONS_MAX:
-            text = (
-                f"More than {STRANGER_SESSIONS_MAX} sessions were begun without a valid token: put one first."
-            )
-            self._turn_away("amqp:resource-limit-exceeded", text)
+            self._turn_away("amqp:resource-limit-exceeded", TOO_MANY_SESSIONS)
 
     def session_ended(self, session: Session) -> None:
         """A session ended; its links have been detached one by one."""
@@ -383,12 +374,9 @@ class GatewayConnection(Handler):
     def link_attached(self, link: Link) -> None:
         """A link asks to be attached: check the right, then existence, then answer."""
         attach = link.attach
-        if self.is_stranger:
-            self._stranger_links += 1
-            if self._stranger_links > STRANGER_LINKS_MAX:
-                text = f"More than {STRANGER_LINKS_MAX} links were asked for without a valid token: put one first."
-                self._turn_away("amqp:resource-limit-exceeded", text)
-                return
+        if self.is_stranger and not self._limits.add_link():
+            self._turn_away("amqp:resource-limit-exceeded", TOO_MANY_LINKS)
+            return
         try:
             if isinstance(attach.target, CoordinatorTarget):
                 # Before any token: the .NET and Java clients begin with it. What a transaction does is checked piece by piece.
@@ -423,27 +411,10 @@ class GatewayConnection(Handler):
 
     def _attach_entity(self, link: Link, text: str) -> None:
         address = parse(text)
-        right = LISTEN if link.role_is_sender else SEND
-        attach_properties = link.attach.properties
         if address.is_management:
-            if TRANSFER_DESTINATION in attach_properties:
-                raise NotSupported(
-                    f"'{text}' was attached with '{TRANSFER_DESTINATION}': a management node transfers nothing. Schedule the "
-                    "message at its destination, or send it on a link with this property."
-                )
-            self._check_any_right(node_scope(address.scope))
-            entity = find_entity(self.broker.namespace, address)
-            if self.broker.strikes.meet_attach(self, link, entity.path):
-                return
-            path = canonical(path_of(text))
-            self.add(
-                Replies(self, link, path, "")
-                if link.role_is_sender
-                else ManagementRequests(self, link, path, address)
-            )
-            link.accept(max_message_size=self.broker.request_bytes_max)
+            self._attach_management(link, text, address)
             return
-        until = self.authorize(address.scope, right)
+        until = self.authorize(address.scope, LISTEN if link.role_is_sender else SEND)
         entity = find_entity(self.broker.namespace, address)
         if self.broker.strikes.meet_attach(self, link, entity.path):
             return
@@ -451,16 +422,38 @@ class GatewayConnection(Handler):
             if entity.kind == TOPIC and address.sub != TRANSFER_DEAD_LETTER:
                 raise NotAllowed(f"'{entity.path}' is a topic: receive from one of its subscriptions.")
             outgoing.attach(self, link, entity, queue_at(entity, address), address.scope, until)
+        else:
+            self._attach_sender(link, entity, address, until)
+
+    def _attach_management(self, link: Link, text: str, address: Address) -> None:
+        if TRANSFER_DESTINATION in link.attach.properties:
+            raise NotSupported(
+                f"'{text}' was attached with '{TRANSFER_DESTINATION}': a management node transfers nothing. Schedule the "
+                "message at its destination, or send it on a link with this property."
+            )
+        self._check_any_right(node_scope(address.scope))
+        entity = find_entity(self.broker.namespace, address)
+        if self.broker.strikes.meet_attach(self, link, entity.path):
             return
+        path = canonical(path_of(text))
+        self.add(
+            Replies(self, link, path, "")
+            if link.role_is_sender
+            else ManagementRequests(self, link, path, address)
+        )
+        link.accept(max_message_size=self.broker.request_bytes_max)
+
+    def _attach_sender(self, link: Link, entity: Entity, address: Address, until: int) -> None:
         if entity.kind == SUBSCRIPTION or address.sub:
             raise NotAllowed(
                 f"Messages cannot be sent to '{address.path}' directly: it is filled by the broker."
             )
         incoming.check_attach(entity)
-        context = SendLink(self, link, entity.path, right, entity)
+        context = SendLink(self, link, entity.path, SEND, entity)
         context.allowed_until = until
-        if TRANSFER_DESTINATION in attach_properties:
-            context.destination = self._destination(entity, attach_properties[TRANSFER_DESTINATION])
+        properties = link.attach.properties
+        if TRANSFER_DESTINATION in properties:
+            context.destination = self._destination(entity, properties[TRANSFER_DESTINATION])
             context.allowed_until = self.authorize_link(context)
         self.add(context)
         link.envelope_bytes_max = incoming.ENVELOPE_BYTES_MAX

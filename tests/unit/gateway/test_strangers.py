@@ -30,16 +30,16 @@ from pairbus.amqp.types import Described, Symbol, UInt, ULong
 from pairbus.engine.queues.consumer import Consumer
 from pairbus.errors import RemoteProtocolError
 from pairbus.gateway import transactions
-from pairbus.gateway.connection import (
+from pairbus.gateway.connection import GatewayConnection
+from pairbus.gateway.links import LinkContext
+from pairbus.gateway.management import node as management
+from pairbus.gateway.rights import tokens
+from pairbus.gateway.stranger import (
     STRANGER_BYTES_MAX,
     STRANGER_LINKS_MAX,
     STRANGER_REFUSALS_MAX,
     STRANGER_SESSIONS_MAX,
-    GatewayConnection,
 )
-from pairbus.gateway.links import LinkContext
-from pairbus.gateway.management import node as management
-from pairbus.gateway.rights import tokens
 from tests.unit.gateway.wire_bench import Peer, WireBench, token
 
 MEBIBYTE = 1_048_576
