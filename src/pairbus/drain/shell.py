@@ -19,6 +19,7 @@ from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.lookups.deferred import DeferredMessages
 from pairbus.drain.lookups.older import FOLLOW_MS, OlderMessages
 from pairbus.drain.lookups.search import FindQueues, QueueSearch
+from pairbus.drain.lookups.waits import Waits
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
 from pairbus.drain.progress import Progress
 from pairbus.drain.renewing import renew_due
@@ -26,7 +27,7 @@ from pairbus.drain.rules.delivered import Delivered
 from pairbus.drain.rules.left_locked import LeftLocked
 from pairbus.drain.rules.message import BacklogMessage, DeadLetter
 from pairbus.drain.rules.order import OrderPolicy, TooManyElsewhere
-from pairbus.drain.rules.plan import SLOW_MS, DrainPlan
+from pairbus.drain.rules.plan import DrainPlan
 from pairbus.drain.rules.problems import Problem, Problems, pause_seconds, refuses_receivers
 from pairbus.drain.rules.restoring import TimeToLivePolicy, fill, received, restore_to_send
 from pairbus.drain.rules.sharing import SharedQueues
@@ -38,15 +39,9 @@ from pairbus.pairing.parking import Restored
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import classify
 
-POLL_SECONDS: Final = 900
-"""The long poll of an idle backlog queue: four an hour."""
 RECEIVE_MAX: Final = 100
 SETTLE_MAX: Final = 300
 """How many messages are completed with one request."""
-RELEASED_SECONDS: Final = 0.2
-"""How long a drain waits for messages that another one may just release, before it releases its own."""
-ONCE_SECONDS: Final = 1.0
-"""How long a drain that should end waits for more."""
 QUEUE_FAILURES_MAX: Final = 3
 """A drain with a budget gives a backlog queue up after so many failures in a row; its driver plans the queue again."""
 STOP_SECONDS: Final = 4.0
@@ -142,6 +137,14 @@ class Drain:
         self._ends_when_empty_ms: int | None = None
         self._progress = Progress()
         self._deferred = DeferredMessages(counters, clock)
+        self._waits = Waits(
+            plan,
+            self._shared,
+            older=self._older.seconds_to_look,
+            deferred=self._deferred.seconds_to_look,
+            clock=clock,
+            budget=budget,
+        )
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -153,6 +156,7 @@ class Drain:
         """
         if once:
             self._ends_when_empty_ms = self._wall_clock()
+            self._waits.is_once = True
         self._problems.moved(self._clock())
         self._tasks = [asyncio.ensure_future(self._drain_queue(inbox)) for inbox in self._inboxes.values()]
         if not once and self._budget is None:
@@ -297,11 +301,11 @@ class Drain:
                 return False
             await self._older.browse_behind(inbox)
             if not self._plan.capacity(queue, self._clock()):
-                await self._sleep(queue, self._seconds_without_capacity(queue))
+                await self._sleep(queue, self._waits.seconds_without_capacity(queue))
             return False
         held = self._plan.held(queue)
         most = self._shared.most(queue, min(capacity, RECEIVE_MAX))
-        deliveries = await self._poll(inbox, most, self._poll_seconds(queue))
+        deliveries = await self._poll(inbox, most, self._waits.poll_seconds(queue))
         await self._take(inbox, deliveries)
         if await self._step_back(inbox) or deliveries or self._work[queue]:
             return False
@@ -326,7 +330,7 @@ class Drain:
         if is_stalled and not self._plan.is_in_flight(queue):
             await self._release_all(inbox)
             return True
-        await self._sleep(queue, self._seconds_without_capacity(queue))
+        await self._sleep(queue, self._waits.seconds_without_capacity(queue))
         return False
 
     async def _step_back(self, inbox: Inbox, *, is_full: bool = False) -> bool:
@@ -376,29 +380,6 @@ class Drain:
         if not deliveries and self._clock() - begun_ms < seconds * 900:
             self._cut_short.add(inbox.queue)
         return deliveries
-
-    def _poll_seconds(self, queue: str) -> float:
-        if self._ends_when_empty_ms is not None:
-            return self._within(queue, ONCE_SECONDS)
-        if self._budget is not None and not self._plan.held(queue):
-            return self._budget.idle_seconds
-        if self._plan.waits_for_others(queue) is not None and not self._shared.is_stuck(queue):
-            return self._within(queue, RELEASED_SECONDS)
-        # A poll may wait long only when nothing of this queue needs the link meanwhile.
-        look = None if self._plan.held(queue) else self._deferred.seconds_to_look(queue)
-        return self._within(queue, POLL_SECONDS if look is None else min(POLL_SECONDS, max(0.05, look)))
-
-    def _seconds_without_capacity(self, queue: str) -> float:
-        """Till the next look: a destination may count as stalled by then, and free capacity, without an event."""
-        return self._within(queue, SLOW_MS / 1000)
-
-    def _within(self, queue: str, seconds: float) -> float:
-        """At most ``seconds``, and not beyond the next renewal of a lock or the next look for older messages."""
-        renewal_ms = self._plan.next_renewal_ms(queue)
-        look = self._older.seconds_to_look(queue)
-        if renewal_ms is not None:
-            seconds = min(seconds, max(0.05, (renewal_ms - self._clock()) / 1000))
-        return seconds if look is None else min(seconds, max(0.05, look))
 
     async def _sleep(self, queue: str, seconds: float) -> None:
         event = self._wake[queue]

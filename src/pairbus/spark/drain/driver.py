@@ -19,10 +19,10 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.drain.lookups.older import FOLLOW_MS
 from pairbus.drain.lookups.search import IDLE_MS, NOTHING
+from pairbus.drain.lookups.waits import POLL_SECONDS
 from pairbus.drain.rules.order import OrderPolicy
 from pairbus.drain.rules.plan import NotFoundPolicy
 from pairbus.drain.rules.restoring import TimeToLivePolicy
-from pairbus.drain.shell import POLL_SECONDS
 from pairbus.errors import PairbusError, UsageError
 from pairbus.pairing.naming import backlog_index, check_different, missing_queues
 from pairbus.sdk.connection_string import namespace_name, normal_host, parse_connection_string

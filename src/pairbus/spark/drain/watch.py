@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from pairbus.drain.shell import POLL_SECONDS
+from pairbus.drain.lookups.waits import POLL_SECONDS
 from pairbus.spark.drain.rows import WAITING, LedgerRow
 from pairbus.spark.drain.task import Task, TaskSettings
 
