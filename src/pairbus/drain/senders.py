@@ -61,6 +61,8 @@ class Senders:
     """Called with a backlog queue and a message of it to dead-letter."""
     wake_queue: Callable[[str], None]
     """Called with a backlog queue whose task should look again."""
+    ended: Callable[[asyncio.Future[None]], None]
+    """Called with each task that has ended."""
     _is_stopping: bool = False
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _events: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -73,7 +75,8 @@ class Senders:
         event = self._events.setdefault(key, asyncio.Event())
         event.set()
         if key not in self._tasks or self._tasks[key].done():
-            self._tasks[key] = asyncio.ensure_future(self._send_all(key, event))
+            task = self._tasks[key] = asyncio.ensure_future(self._send_all(key, event))
+            task.add_done_callback(self.ended)
 
     def wake(self) -> None:
         """Look again now: a destination may be available again."""
@@ -109,15 +112,14 @@ class Senders:
             self._events.pop(key, None)
 
     async def _send_batch(self, key: str, batch: Sequence[BacklogMessage]) -> None:
-        batch = self._still_alive(key, batch)
-        before: set[tuple[str, int]] = set()
+        before = {message.key for message in batch if message.key in self.doubts}
         try:
+            batch = self._still_alive(key, batch)
             if any(message.in_doubt_since_ms is not None for message in batch):
                 batch = await self._without_delivered(key, batch)
             if not batch:
                 return
             now = self.clock()
-            before = {message.key for message in batch if message.key in self.doubts}
             self.doubts.begin(
                 [(one.queue, one.sequence_number, one.message_id, one.enqueued_ms) for one in batch], now
             )
@@ -132,9 +134,10 @@ class Senders:
             self.plan.send_cancelled(key)
             raise
         self.counters.resent += len(batch)
-        self.problems.works("primary", batch[0].path.strip("/"))
+        # First of all: whatever fails after the answer, these messages are delivered and their destination is free.
         for message in self.plan.send_accepted(key):
             self.acknowledged(message)
+        self.problems.works("primary", batch[0].path.strip("/"))
 
     async def _without_delivered(self, key: str, batch: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """The messages of a batch that must be sent: one question to the destination for all that are in doubt.

@@ -125,8 +125,11 @@ class Drain:
             acknowledged=self._acknowledged,
             settle=self._hand_back,
             wake_queue=lambda queue: self._wake[queue].set(),
+            ended=self._task_ended,
         )
         self._stopped = asyncio.Event()
+        self._fault: BaseException | None = None
+        """The error that ended one of the tasks."""
         self._stop_by_ms = 0
         self._close_seconds = STOP_SECONDS * (1 - ANSWERS_SHARE)
         self._received = 0
@@ -158,9 +161,10 @@ class Drain:
             self._ends_when_empty_ms = self._wall_clock()
             self._waits.is_once = True
         self._problems.moved(self._clock())
-        self._tasks = [asyncio.ensure_future(self._drain_queue(inbox)) for inbox in self._inboxes.values()]
+        self._tasks = [self._task_of(inbox) for inbox in self._inboxes.values()]
         if not once and self._budget is None:
             self._tasks.append(self._search.start())
+            self._tasks[-1].add_done_callback(self._task_ended)
         watch = asyncio.ensure_future(self._watch())
         all_queues = asyncio.ensure_future(self._wait_for_queues())
         try:
@@ -169,9 +173,10 @@ class Drain:
             if not all_queues.done():
                 # Whatever a task waits for, it has until then to settle and to release.
                 await asyncio.wait([all_queues], timeout=max(0, self._stop_by_ms - self._clock()) / 1000)
-            for task in (*self._tasks, watch):
-                if task.done() and not task.cancelled():
-                    task.result()
+            if self._fault is not None:
+                raise self._fault
+            if watch.done():
+                watch.result()
             if not self._stopped.is_set():
                 self._deferred.check()
         finally:
@@ -194,7 +199,18 @@ class Drain:
         """Drain a backlog queue that has appeared."""
         self._have(inbox)
         self._observer.found(inbox.queue)
-        self._tasks.append(asyncio.ensure_future(self._drain_queue(inbox)))
+        self._tasks.append(self._task_of(inbox))
+
+    def _task_of(self, inbox: Inbox) -> asyncio.Future[None]:
+        task = asyncio.ensure_future(self._drain_queue(inbox))
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Future[None]) -> None:
+        """No task may fail, because no other would do its work: an error in one ends the drain."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fault = self._fault or error
+            self.stop()
 
     async def _wait_for_queues(self) -> None:
         while running := [task for task in self._tasks if not task.done()]:

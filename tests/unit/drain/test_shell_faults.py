@@ -11,9 +11,10 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.amqp.message.whole import PROPERTY_FIELDS
 from pairbus.drain.in_doubt import DoubtfulSends
+from pairbus.drain.ports import Delivery, Observer
 from pairbus.drain.rules.message import BacklogMessage
 from pairbus.pairing import parking
-from pairbus.pairing.parking import Passport
+from pairbus.pairing.parking import Passport, Restored
 from pairbus.sdk.messages import sections
 from tests.simulation.pair.model import original
 from tests.unit.drain.shell_kit import Kit, run
@@ -431,3 +432,78 @@ def test_locks_of_a_full_window_are_renewed_in_time_though_each_request_takes_lo
     kit = run(loop, 1, work, locking=True)
 
     assert (kit.counters.received, len(kit.inboxes[0].completed)) == (300, 300)
+
+
+class FaultyObserver(Observer):
+    """Fails where it is told that something works again, or no longer."""
+
+    def __init__(self, failing: str) -> None:
+        self._failing = failing
+
+    def available(self, subject: str) -> None:
+        if self._failing == "available":
+            raise ValueError(subject)
+
+    def unavailable(self, subject: str, sentence: str) -> None:
+        if self._failing == "unavailable":
+            raise ValueError(subject)
+
+
+@pytest.mark.promise("P34")
+def test_an_error_after_the_answer_ends_the_drain_and_what_was_sent_is_completed(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        kit.syphon._problems._observer = FaultyObserver("available")
+        away_until(kit, 10_000)
+        for number in range(3):
+            kit.inboxes[0].put(number)
+        with pytest.raises(ValueError, match="orders"):
+            await asyncio.wait_for(kit.syphon.run(once=True), HOUR_S)
+
+    kit = run(loop, 1, work)
+
+    assert sorted(number for _, batch in kit.outlet.sent for number in batch) == kit.inboxes[0].completed
+
+
+def test_an_error_of_one_destinations_task_ends_the_drain(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        kit.syphon._problems._observer = FaultyObserver("unavailable")
+        away_until(kit, 10_000)
+        kit.inboxes[0].put(1)
+        with pytest.raises(ValueError, match="orders"):
+            await asyncio.wait_for(kit.syphon.run(), HOUR_S)
+
+    kit = run(loop, 1, work)
+
+    assert kit.inboxes[0].given_back == ["t1"]
+
+
+def test_an_error_of_one_queues_task_ends_the_drain_though_others_go_on(loop: VirtualLoop) -> None:
+    async def gone(count: int, seconds: float) -> Sequence[Delivery]:
+        raise sdk.MessagingEntityNotFoundError
+
+    async def work(kit: Kit) -> None:
+        kit.syphon._problems._observer = FaultyObserver("unavailable")
+        kit.inboxes[0].receive = gone  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match=kit.inboxes[0].queue):
+            await asyncio.wait_for(kit.syphon.run(), HOUR_S)
+
+    run(loop, 2, work)
+
+
+def test_a_batch_that_cannot_be_restored_again_waits_for_its_next_try(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        away_until(kit, 10_000)
+        restored, failures = kit.syphon._senders.restored, [OSError("once")]
+
+        def fail_once(payload: bytes, enqueued_ms: int | None) -> Restored:
+            if failures:
+                raise failures.pop()
+            return restored(payload, enqueued_ms)
+
+        kit.syphon._senders.restored = fail_once
+        kit.inboxes[0].put(1)
+        await kit.run_for(60)
+
+    kit = run(loop, 1, work, deduct=True)
+
+    assert kit.inboxes[0].completed == [1]
