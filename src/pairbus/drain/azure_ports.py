@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusSubQueue
@@ -39,6 +39,8 @@ ASK_SECONDS: Final = 60.0
 """How long one look through a destination may take."""
 NOT_ASKED_MS: Final = 300_000
 """How long a destination that does not show its messages is not asked again."""
+NOT_ASKED_MAX: Final = 1_000
+"""How many such destinations are remembered. Beyond that the first of them is asked again."""
 INDEXES_MAX: Final = 100
 LINKS_MAX: Final = 100
 """How many links, each with a connection of its own, are kept open to destinations."""
@@ -182,7 +184,7 @@ class AzureInbox:
         except TimeoutError as error:
             # The connection may be dead without an error, and the next request would wait for it too.
             if is_own:
-                await self.close()
+                await self._close_receiver()
             elif self._browsers.get(str(queue)) is receiver:
                 await _close(self._browsers.pop(str(queue)))
             raise TimeoutError(f"no answer for {OPEN_SECONDS:.0f} s, and its connection is left") from error
@@ -203,15 +205,19 @@ class AzureInbox:
         return browser
 
     async def close(self) -> None:
-        receiver, self._receiver, self._interrupt = self._receiver, None, None
+        await self._close_receiver()
         browsers, self._browsers = list(self._browsers.values()), {}
-        for one in (receiver, *browsers):
-            if one is not None:
-                await _close(one)
+        for browser in browsers:
+            await _close(browser)
+
+    async def _close_receiver(self) -> None:
+        receiver, self._receiver, self._interrupt = self._receiver, None, None
+        if receiver is not None:
+            await _close(receiver)
 
     async def _open(self) -> ServiceBusReceiver:
         if self._receiver is None or not receivers.is_open(self._receiver):
-            await self.close()
+            await self._close_receiver()
             receiver = self._client.get_queue_receiver(self.queue, **self._which)
             # Reopening is ours to do: the hooks below belong to one link.
             handlers.set_retries(receiver, 0)
@@ -254,9 +260,15 @@ class AzureOutlet:
 
     async def send(self, path: str, messages: Sequence[BacklogMessage]) -> None:
         key = entity_key(path)
+        async with self._in_use(key, path) as sender:
+            await self._send(key, sender, messages)
+
+    @asynccontextmanager
+    async def _in_use(self, key: str, path: str) -> AsyncIterator[ServiceBusSender]:
+        """The link to a destination, which no other send closes before the end of the block."""
         self._busy[key] = self._busy.get(key, 0) + 1
         try:
-            await self._send(key, self._link(key, path), messages)
+            yield self._link(key, path)
         finally:
             self._busy[key] -= 1
             if not self._busy[key]:
@@ -309,10 +321,10 @@ class AzureOutlet:
 
     async def largest(self, path: str) -> int:
         """The largest message, in bytes, that a destination takes; 0 when it does not say. Opens the link."""
-        sender: Any = self._link(entity_key(path), path)
-        async with asyncio.timeout(OPEN_SECONDS):
-            await handlers.open_with_retries(sender)
-        return handlers.largest_message(sender)
+        async with self._in_use(entity_key(path), path) as sender:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await handlers.open_with_retries(sender)
+            return handlers.largest_message(sender)
 
     async def already_delivered(
         self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
@@ -332,7 +344,10 @@ class AzureOutlet:
             except Exception as error:
                 if classify(error) not in _CANNOT_SHOW:
                     raise
-                self._not_asked_until[key] = now + NOT_ASKED_MS
+                self._not_asked_until.pop(key, None)
+                self._not_asked_until[key] = now + NOT_ASKED_MS  # at the end: the first is the oldest
+                while len(self._not_asked_until) > NOT_ASKED_MAX:
+                    del self._not_asked_until[next(iter(self._not_asked_until))]
                 raise CannotAsk from error
         return index.take(messages)
 

@@ -12,11 +12,16 @@ from typing import Any
 
 import pytest
 from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnectionError, ServiceBusError
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 
 from pairbus.drain import azure_ports
-from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
-from pairbus.drain.ports import NotSent
+from pairbus.drain.azure_ports import LINKS_MAX, NOT_ASKED_MAX, AzureInbox, AzureOutlet
+from pairbus.drain.ports import CannotAsk, NotSent
 from pairbus.drain.rules.message import BacklogMessage
 from pairbus.drain.senders import MAIN_THREAD_ENDED, one_line
 from pairbus.sdk.links import receivers, silence
@@ -122,6 +127,56 @@ async def test_a_link_in_use_is_not_closed_for_another() -> None:
     await outlet.close()
 
 
+async def test_a_link_that_is_asked_for_its_largest_message_is_not_closed_meanwhile() -> None:
+    fake = FakeClient("p")
+    client: Any = fake
+    outlet = AzureOutlet(client)
+    payload = original(1, None, has_alias_name=False, has_life=False)
+    release = asyncio.Event()
+
+    async def wait(sender: FakeSender) -> None:
+        await release.wait()
+
+    fake.answers["slow"] = wait
+    asked = asyncio.ensure_future(outlet.largest("slow"))
+    await asyncio.sleep(0)
+    for number in range(LINKS_MAX + 5):
+        path = f"q{number}"
+        await outlet.send(path, [BacklogMessage("b", number, path, payload, "m1", None, None, 0)])
+    assert not fake.senders[0].is_closed
+    release.set()
+    await asked
+
+    assert sum(not sender.is_closed for sender in fake.senders) == LINKS_MAX
+    await outlet.close()
+
+
+async def test_destinations_that_do_not_show_their_messages_are_remembered_in_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client: Any = FakeClient("p")
+    outlet = AzureOutlet(client, lambda: 1_000)
+    looked: list[str] = []
+
+    async def refuse_to_show(index: object, path: str, ids: object, now: int) -> None:
+        looked.append(path)
+        raise MessagingEntityNotFoundError
+
+    monkeypatch.setattr(outlet, "_look", refuse_to_show)
+
+    async def ask(number: int) -> None:
+        doubtful = BacklogMessage("b", number, f"q{number}", b"", f"m{number}", None, None, 0)
+        with pytest.raises(CannotAsk):
+            await outlet.already_delivered(f"q{number}", [doubtful], frozenset({f"m{number}"}))
+
+    for number in range(NOT_ASKED_MAX + 20):
+        await ask(number)
+    await ask(NOT_ASKED_MAX + 19)
+
+    assert len(looked) == NOT_ASKED_MAX + 20, "the last one is not asked again"
+    assert len(outlet._not_asked_until) == NOT_ASKED_MAX
+
+
 def test_a_drain_that_outlives_the_main_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("cannot schedule new futures after interpreter shutdown")
     assert one_line(error) == f"RuntimeError: {error}"
@@ -197,6 +252,27 @@ async def test_a_look_without_an_answer_is_given_up_with_its_connection(
     assert first.is_closed
     assert await inbox.browse(1, 10, queue) == []
     assert looked == [first, second]
+
+
+async def test_a_queue_whose_link_is_opened_again_keeps_its_views_of_other_queues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receivers, "keep_payloads", lambda receiver: None)
+    monkeypatch.setattr(receivers, "interruptible", lambda receiver: lambda **options: None)
+    monkeypatch.setattr(silence, "ask_for_signs_of_life", lambda receiver: None)
+    monkeypatch.setattr(silence, "leave_when_silent", lambda receiver: None)
+    client: Any = type("Client", (), {"get_queue_receiver": lambda self, queue: BrowsedReceiver()})()
+    inbox = AzureInbox(client, "q", lambda: 0, lambda: 0)
+    own, other = await inbox._open(), BrowsedReceiver()
+    inbox._browsers["another"] = other
+    own._running = False  # its connection has ended
+
+    assert await inbox._open() is not own
+
+    assert own.is_closed  # type: ignore[attr-defined]
+    assert not other.is_closed
+    await inbox.close()
+    assert other.is_closed
 
 
 class RenewingReceiver:

@@ -50,6 +50,7 @@ class FakeSender:
         self.is_closed = False
         self._amqp_transport = PyamqpTransportAsync
         self._max_batch_size_on_link = 0
+        self._max_message_size_on_link = 0
         self._config = SimpleNamespace(retry_total=3, retry_backoff_factor=0.8)
 
         self._handler: Any = None
