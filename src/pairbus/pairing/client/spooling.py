@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +36,8 @@ from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import milliseconds
 from pairbus.pairing.order_keys import key_of
 from pairbus.pairing.parking import Passport
-from pairbus.pairing.rules.health import EntityHealth
+from pairbus.pairing.rules.health import EntityHealth, Health
+from pairbus.pairing.runtime.pausing import pause
 from pairbus.pairing.scheduled import SPOOL_PREFIX, ParkedSchedule
 from pairbus.pairing.spool_rows import left_behind_text, message_id_of
 from pairbus.pairing.statistics import Tally
@@ -204,7 +206,9 @@ class Spooling:
                         extra={"event": "pairing.replay_failed"},
                     )
                     replay.pause_seconds = PAUSE_SECONDS_MAX
-                await self._pause(health, replay.pause_seconds)
+                # A change of its health is the only reason to try again before that.
+                is_over = partial(self._has_changed, health, health.state)
+                await self._pause(replay.pause_seconds, is_over)
         finally:
             with self._state.lock:
                 if self._replaying.get(key, (0, None))[1] is task:
@@ -215,26 +219,11 @@ class Spooling:
             if not self._client._is_ended:
                 await sender._do_close()
 
-    async def _pause(self, health: EntityHealth, seconds: float) -> None:
-        """Wait, or until the health of the entity changes. Other changes are no reason to try again."""
-        before = health.state
-        until_ms = self._state.clock() + round(seconds * 1000)
-        while health.state is before and not self._client._is_ended:
-            token = self._runtime.change_token()
-            left_ms = until_ms - self._state.clock()
-            if left_ms <= 0:
-                return
-            await self._runtime.wait_for_change(token, left_ms / 1000)
+    async def _pause(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        await pause(self._runtime, self._state.clock, round(seconds * 1000), is_over)
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait, or until the client is closed."""
-        until_ms = self._state.clock() + round(seconds * 1000)
-        while not self._client._is_ended:
-            token = self._runtime.change_token()
-            left_ms = until_ms - self._state.clock()
-            if left_ms <= 0:
-                return
-            await self._runtime.wait_for_change(token, left_ms / 1000)
+    def _has_changed(self, health: EntityHealth, before: Health) -> bool:
+        return health.state is not before or self._client._is_ended
 
     def is_untidy(self, health: EntityHealth, error: SpoolError) -> None:
         """What has left a spool cannot be removed from its file: sends do not wait for that. It is tried again until it works."""
@@ -252,7 +241,7 @@ class Spooling:
     async def _tidy(self) -> None:
         """Remove what could not be removed, until that is done or the client is closed, which tries once more."""
         while not self._client._is_ended:
-            await self._rest(PAUSE_SECONDS_MAX)
+            await self._pause(PAUSE_SECONDS_MAX, lambda: self._client._is_ended)
             with self._state.lock:
                 untidy = [spool for spool in self._spools().all if not spool.is_tidy]
                 if not untidy:

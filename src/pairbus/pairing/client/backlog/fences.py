@@ -14,6 +14,7 @@ from pairbus.pairing.client.state import FENCE_NAMES_MAX
 from pairbus.pairing.errors import NoListenRightError
 from pairbus.pairing.events import Kind
 from pairbus.pairing.order_keys import seen_of
+from pairbus.pairing.runtime.pausing import pause
 from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.links import handlers
 
@@ -98,23 +99,16 @@ class Fences:
                 pause_ms = PAUSE_MS_MIN if has_lifted else min(pause_ms * 2, PAUSE_MS_MAX)
                 with self._state.lock:
                     is_holding = self._book.is_holding(self._state.clock())
-                await self._pause(HELD_PAUSE_MS if is_holding else pause_ms)
+                pause_ms_now = HELD_PAUSE_MS if is_holding else pause_ms
+                await pause(self._runtime, self._state.clock, pause_ms_now, self._is_pause_over)
         finally:
             self._is_running = False
             await self._close_receivers()
 
-    async def _pause(self, pause_ms: int) -> None:
-        until_ms = self._state.clock() + pause_ms
-        while not self._client._is_ended:
-            with self._state.lock:
-                token = self._runtime.change_token()
-                if self._is_urgent:
-                    # An entity has recovered: its sends are parked until the queues have been looked through.
-                    return
-            left_ms = until_ms - self._state.clock()
-            if left_ms <= 0:
-                return
-            await self._runtime.wait_for_change(token, left_ms / 1000)
+    def _is_pause_over(self) -> bool:
+        # Urgent: an entity has recovered, and its sends are parked until the queues have been looked through.
+        with self._state.lock:
+            return self._is_urgent or self._client._is_ended
 
     async def _close_receivers(self) -> None:
         left, self._receivers = list(self._receivers.values()), {}
