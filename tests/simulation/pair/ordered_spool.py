@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Final
 
 from pairbus.cli.pairing.spool import replay_options
+from pairbus.pairing.client.backlog.later import pair_later
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.order_keys import key_of
 from pairbus.pairing.rules.flow import SendFlow
@@ -62,7 +63,7 @@ class SpoolingClient(OrderedClient):
         if world.bug == "direct_before_secondary_answers":
             state.order._unseen.clear()
             state.order._settle()
-        self.client._runtime.spawn(self.client._pair_later)
+        self.client._runtime.spawn(pair_later, self.client)
 
     async def _queues(self, **_: object) -> list[str]:
         return list(await self.world.ask(self.world.secondary, self.world.backlog.copy, ANSWER_MS))

@@ -23,6 +23,7 @@ from pairbus import (
     SendAvailabilityOptions,
 )
 from pairbus.pairing.client.aio import PairedServiceBusClient
+from pairbus.pairing.client.backlog.later import pair_later
 from pairbus.pairing.client.backlog.management import Management
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.events import Event, Kind
@@ -107,6 +108,34 @@ async def test_a_client_that_is_closed_while_it_pairs_starts_no_pumps(loop: Virt
     pairings.leave("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
 
 
+@pytest.mark.promise("P30")
+async def test_a_drain_that_does_not_start_once_the_secondary_answers_is_reported_and_tried_again(
+    loop: VirtualLoop, tmp_path: Path
+) -> None:
+    _, client = hosting(spool=tmp_path, ping_primary_interval=timedelta(seconds=10))
+    found, answers = client._setup.usable_queues, iter([REFUSED])
+
+    async def usable_queues(**_: object) -> list[str]:
+        for cause in answers:
+            raise NoBacklogQueuesError("it does not answer") from cause
+        return await found()
+
+    client._setup.usable_queues = usable_queues  # type: ignore[method-assign]
+    client.failure = PermissionError("no place for a ledger")
+    await client.pair()
+    await asyncio.sleep(35)
+
+    stopped = [event for event in client.events() if event.kind is Kind.SYPHON_STOPPED]
+    assert [event.is_loud for event in stopped] == [True]
+    assert "no place for a ledger" in stopped[0].text
+    assert client.is_paired
+
+    client.failure = None
+    await asyncio.sleep(15)
+    assert client.started == 1
+    await client.close()
+
+
 @pytest.mark.promise("P15")
 @pytest.mark.parametrize("policy", ["raise", "overtake"])
 async def test_the_fence_policy_applies_in_time_to_a_client_that_has_not_seen_its_secondary(
@@ -127,7 +156,7 @@ async def test_the_fence_policy_applies_in_time_to_a_client_that_has_not_seen_it
     client._spooling.open()
     client._setup.usable_queues = unreachable  # type: ignore[method-assign]
     client._state.paired_with([])
-    client._runtime.spawn(client._pair_later)
+    client._runtime.spawn(pair_later, client)
     book = client._state.order
 
     await asyncio.sleep(89)

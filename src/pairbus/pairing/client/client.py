@@ -21,6 +21,7 @@ from weakref import WeakSet
 from pairbus.errors import AlreadyPairedError, UsageError, WrongTypeError
 from pairbus.pairing import clock, naming
 from pairbus.pairing.client.backlog.fences import LOOK_SECONDS, Fences
+from pairbus.pairing.client.backlog.later import pair_later
 from pairbus.pairing.client.backlog.queue_checks import QueueChecks
 from pairbus.pairing.client.backlog.setup import UNREACHABLE, Setup
 from pairbus.pairing.client.closing import close
@@ -39,7 +40,7 @@ from pairbus.pairing.errors import (
 )
 from pairbus.pairing.events import Kind, Listener
 from pairbus.pairing.journal import ENVIRONMENT, EventJournal, StatusReporter
-from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
+from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.closing import Partnership, Side
 from pairbus.pairing.rules.health import EntityHealth, Health
@@ -394,7 +395,7 @@ class PairedClient(Controls, Generic[Official, Sender]):
         if self._spooling is not None:
             self._spooling.start()
         if not queues:
-            self._runtime.spawn(self._pair_later)
+            self._runtime.spawn(pair_later, self)
 
     async def _queues_of_the_secondary(self) -> list[str]:
         """The backlog queues that may be used. None of them, when the secondary does not answer and there is a spool."""
@@ -407,35 +408,6 @@ class PairedClient(Controls, Generic[Official, Sender]):
             text = f"{error}; until it answers, the spool takes what the primary does not"
             self._state.emit(Kind.QUEUE_UNUSABLE, self._state.secondary, text, is_loud=True)
             return []
-
-    async def _pair_later(self) -> None:
-        """The secondary did not answer when the client was paired: find or create its queues once it does."""
-        queues: list[str] = []
-        # No look can end the uncertainty about sessions before the secondary answers, so only the bound does.
-        overdue_ms = self._state.clock() + milliseconds(self.options.fence_timeout)
-        while not queues:
-            until_ms = self._state.clock() + self._state.ping_interval_ms
-            # Until then, whatever else changes: each attempt asks the secondary, and may have to wait for it.
-            while not self._is_ended and (now := self._state.clock()) < until_ms:
-                if now >= overdue_ms:
-                    self._fences.expire()
-                next_ms = until_ms if now >= overdue_ms else min(until_ms, overdue_ms)
-                await self._runtime.wait_for_change(self._runtime.change_token(), (next_ms - now) / 1000)
-            if self._is_ended:
-                return
-            try:
-                queues = await self._setup.usable_queues()
-            except Exception as error:  # noqa: BLE001 - whatever it is, a client without queues must try again
-                logger.info("the secondary cannot be set up yet: %s", error, extra={"event": "pairing.later"})
-        self._state.paired_with(queues)
-        if self._state.keeps_order:
-            with self._state.lock:
-                self._fences.watch()
-        if self.options.enable_syphon:
-            await self._start_drain()
-        if self._is_ended:
-            await self._stop_drain(HANDLER_CLOSE_SECONDS)
-        self._runtime.notify()
 
     async def _do_close(self, timeout: float) -> None:
         await close(self, timeout)
