@@ -325,7 +325,7 @@ class Drain:
         await self._take(inbox, deliveries)
         if await self._step_back(inbox) or deliveries or self._work[queue]:
             return False
-        is_waiting = not self._plan.is_in_flight(queue) and bool(self._plan.held_up(queue))
+        is_waiting = not self._plan.is_in_flight(queue) and bool(self._plan.note_held_up(queue))
         if (held or self._plan.held(queue)) and not is_waiting:
             return False
         if queue in self._cut_short:
@@ -366,7 +366,7 @@ class Drain:
             more = await self._older.what_follows(inbox, oldest) if self._shared.is_stuck(queue) else ""
             self._observer.waits(queue, sentence + more)
         if is_back:
-            messages, numbers = self._plan.step_back(queue)
+            messages, numbers = self._plan.drop_waiting(queue)
             messages += self._left.take(queue, numbers)
             await inbox.release([message.token for message in messages])
         return is_back
@@ -439,8 +439,8 @@ class Drain:
 
     async def _hold(self, inbox: Inbox, message: BacklogMessage) -> None:
         copy = self._plan.copy_to_leave(message)
-        given_way = None if copy is message else self._plan.give_way(message, self._clock())
-        for one in (copy, given_way):
+        younger = None if copy is message else self._plan.youngest_to_leave(message, self._clock())
+        for one in (copy, younger):
             if one is not None:
                 self._left.add(one)
         if copy is message or self._plan.should_skip(message, self._clock()):
@@ -546,7 +546,7 @@ class Drain:
         try:
             await inbox.dead_letter(message.token, item.reason, item.description)
         except LockLost:
-            self._plan.left(message)
+            self._plan.note_elsewhere(message)
             return  # it is delivered again and dead-lettered then
         self._plan.order.received(*message.key)
         self._wake_followers(inbox.queue, {message.sequence_number})
@@ -557,9 +557,11 @@ class Drain:
 
     async def _renew(self, inbox: Inbox) -> None:
         """Release what is not worth its lock, and renew the locks of the others that are due."""
-        returned = self._plan.give_back(inbox.queue, self._clock())
+        returned = self._plan.take_to_release(inbox.queue, self._clock())
         if not self._stopped.is_set():
-            returned += self._left.take(inbox.queue, self._plan.take_back(inbox.queue, self._clock()))
+            returned += self._left.take(
+                inbox.queue, self._plan.take_to_receive_again(inbox.queue, self._clock())
+            )
             if returned:
                 await inbox.release([message.token for message in returned])
         await renew_due(inbox, self._plan, self._counters, self._clock, self._stopped.is_set)

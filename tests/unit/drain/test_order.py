@@ -88,7 +88,7 @@ def test_a_message_waits_for_an_older_one_and_others_pass_it() -> None:
     assert batch_of(plan) == [3, 5]
     plan.send_accepted("orders")
     assert batch_of(plan) == []
-    assert [one.sequence_number for one in plan.held_up("q")] == [2, 4]
+    assert [one.sequence_number for one in plan.note_held_up("q")] == [2, 4]
     plan.add(message(1))
     assert batch_of(plan) == [1, 2, 4]
 
@@ -147,7 +147,7 @@ def test_messages_that_wait_leave_half_of_the_window_to_others() -> None:
 def test_messages_behind_one_that_waits_leave_room_for_those_without_a_session() -> None:
     plan = plan_with_all_accounted_for(window=8, ready_max=4)
     plan.add(message(1, follows=(Follows("other", "f", 7),)))
-    plan.held_up("q")
+    plan.note_held_up("q")
     for number in (2, 3, 4):
         assert not plan.should_skip(message(number), 0)
         plan.add(message(number))
@@ -164,17 +164,17 @@ def test_the_oldest_messages_that_wait_are_held_and_the_others_come_again_when_t
     for one in held:
         plan.add(one)
 
-    given_way = plan.give_way(message(1, "s1", follows=followed), 0)
-    assert given_way is held[-1]
+    younger = plan.youngest_to_leave(message(1, "s1", follows=followed), 0)
+    assert younger is held[-1]
     plan.add(message(1, "s1", follows=followed))
     assert plan.should_skip(message(6, "s6", follows=followed), 0)
     held[0].follows = ()
-    assert plan.take_back("q", 0) == []
+    assert plan.take_to_receive_again("q", 0) == []
     assert plan.should_skip(message(7, "s5"), 0)
     for one in held:
         one.follows = ()
-    assert plan.take_back("q", 0) == [5, 6, 7]
-    assert plan.take_back("q", 0) == []
+    assert plan.take_to_receive_again("q", 0) == [5, 6, 7]
+    assert plan.take_to_receive_again("q", 0) == []
 
 
 _ACTIONS = st.lists(

@@ -159,8 +159,8 @@ def test_destinations_that_stall_one_after_the_other_do_not_use_up_the_room_and_
         for _ in range(count):
             number += 1
             one = message(number, path)
-            given_way = plan.give_way(one, 0)
-            left += [] if given_way is None else [given_way]
+            younger = plan.youngest_to_leave(one, 0)
+            left += [] if younger is None else [younger]
             assert not plan.should_skip(one, 0)
             plan.add(one)
             held = max(held, plan.held("q0"))

@@ -179,7 +179,7 @@ class OlderMessages:
 
     def seconds_to_look(self, queue: str) -> float | None:
         """When the queue should be looked through again; None: nothing waits for an older message."""
-        held_up = self._plan.held_up(queue)
+        held_up = self._plan.note_held_up(queue)
         if not held_up:
             self._freed.discard(queue)
             if self._pauses.pop(queue, None) is not None:
@@ -200,7 +200,7 @@ class OlderMessages:
         if self.seconds_to_look(queue) != 0.0 and not at_once:
             return set()
         self._freed.discard(queue)
-        held_up = self._plan.held_up(queue)
+        held_up = self._plan.note_held_up(queue)
         pause = self._pauses.setdefault(queue, _Pause(0))
         is_due = at_once or pause.next_ms <= self._clock()
         if is_due:
@@ -212,7 +212,7 @@ class OlderMessages:
         self._forget_places(queue, {message.sequence_number for message in followers})
         await self._follow(inbox, followers, again=is_due)
         self._say_what_nobody_drains(queue, followers)
-        still = {message.sequence_number for message in self._plan.held_up(queue)}
+        still = {message.sequence_number for message in self._plan.note_held_up(queue)}
         freed = {message.path for message in held_up if message.sequence_number not in still}
         if freed or is_moving:
             pause.pause_ms = LOOK_MS_MIN

@@ -1,7 +1,17 @@
 """Messages that a drain leaves locked in their backlog queues, so that it reaches those behind them. No clock, no I/O.
 
 Their locks end by themselves, and then they come again. Some need not wait for that: the drain gives them back, or it completes
-them, because the primary has accepted another copy of the same message.
+them, because the primary has accepted another copy of the same message. The words for messages that are in their queue and not held,
+each with the functions of the plan that decide it::
+
+    skip (should_skip, youngest_to_leave)        locked   their destination is stalled; they come again when the lock lapses
+    leave waiting (should_skip,                  locked   they wait for an older one of their session; they come again when
+        youngest_to_leave)                                the lock lapses, or when take_to_receive_again names them
+    leave a copy (copy_to_leave)                 locked   another copy is held; completed with it, or the lock lapses
+    release (take_to_release)                    free     their destination is away; received again when it is back
+    drop (drop_queue, drop_waiting, lock_lost)   free     the link, the lock or the turn is gone; any drain receives them
+
+The counter ``passed_over`` counts what is left locked, for whatever reason.
 """
 
 from __future__ import annotations

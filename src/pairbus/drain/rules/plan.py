@@ -33,7 +33,7 @@ The life of a message here::
                ├──lock_lost, drop_queue: forgotten; Service Bus delivers it again
                └──withdraw: its sender cancelled it
 
-Rules:
+``left_locked`` has the words for messages that are in their queue and not held here. Rules:
 
 1. A message is completed only after the primary acknowledged it (P34): ``send_accepted`` returned it, or
    ``found_delivered`` was called because an earlier run's copy was found at the destination.
@@ -55,7 +55,7 @@ from pairbus.drain.rules.forbidden_paths import forbidden
 from pairbus.drain.rules.message import BacklogMessage, DeadLetter
 from pairbus.drain.rules.order import SessionOrder
 from pairbus.drain.rules.restoring import EXPIRED
-from pairbus.drain.rules.skip_list import PassedMessages, SkipList
+from pairbus.drain.rules.skip_list import LeftWaiting, SkipList
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.failures import OF_THE_MESSAGE, Failure
 
@@ -115,9 +115,9 @@ class DrainPlan:
         self._highest: dict[str, int] = {}
         """The highest sequence number that was held of each backlog queue."""
         self._browsed_to: dict[str, int] = {}
-        self._given_back: dict[str, dict[int, str]] = {}
+        self._released: dict[str, dict[int, str]] = {}
         """Messages that were released because their destinations are away, by queue and number."""
-        self._passed = PassedMessages()
+        self._left_waiting = LeftWaiting()
         self._with_waiting: set[str] = set()
         """Backlog queues of which messages waited for older ones when somebody last asked."""
 
@@ -125,31 +125,31 @@ class DrainPlan:
 
     def capacity(self, queue: str, now: int) -> int:
         """How many more messages of a backlog queue may be received now."""
-        unpassed = self._window - self._passed.count(queue, now)
-        if self._skip_list.is_paused(queue, now) or unpassed <= 0:
+        may_leave = self._window - self._left_waiting.count(queue, now)
+        if self._skip_list.is_paused(queue, now) or may_leave <= 0:
             return 0
         held = self.held(queue)
         stalled = self.stalled(queue, now)
         ready = self._ready_max - (held - stalled)
-        given_back = len(self._given_back_to(queue))
-        has_others = (given_back or stalled >= self._half) and self._has_others(queue, "", now)
-        if given_back and not has_others:
+        released = len(self._released_to(queue))
+        has_others = (released or stalled >= self._half) and self._has_others(queue, "", now)
+        if released and not has_others:
             return 0  # they would come again, and nothing else
         room = self._window - held
-        if has_others and stalled + given_back >= self._half:
-            room = self._held_max - held + sum(1 for _ in self._can_give_way(queue, now))
-        return max(0, min(room, ready, unpassed))
+        if has_others and stalled + released >= self._half:
+            room = self._held_max - held + sum(1 for _ in self._can_be_left(queue, now))
+        return max(0, min(room, ready, may_leave))
 
     def browse_after(self, queue: str, now: int) -> int | None:
         """The sequence number after which to look for messages that are held up, when it is time for that."""
-        given_back = self._given_back_to(queue)
-        is_full = bool(given_back) or self.stalled(queue, now) >= self._half
+        released = self._released_to(queue)
+        is_full = bool(released) or self.stalled(queue, now) >= self._half
         if not is_full or now < self._next_browse_ms.get(queue, 0):
             return None
         self._next_browse_ms[queue] = now + BROWSE_INTERVAL_MS
-        return max((*given_back, *self.numbers(queue), self._browsed_to.get(queue, 0)))
+        return max((*released, *self.numbers(queue), self._browsed_to.get(queue, 0)))
 
-    def give_back(self, queue: str, now: int) -> list[BacklogMessage]:
+    def take_to_release(self, queue: str, now: int) -> list[BacklogMessage]:
         """The messages to release instead of renewing their locks: their destination is away.
 
         Every renewal costs, and one message for each destination is enough to probe it with. While messages for others
@@ -163,21 +163,21 @@ class DrainPlan:
             for message in list(destination.waiting):
                 if message.queue == queue and message is not probe and message.renew_at_ms <= now:
                     self._let_go(key, message)
-                    self.left(message)
-                    self._given_back.setdefault(queue, {})[message.sequence_number] = key
+                    self.note_elsewhere(message)
+                    self._released.setdefault(queue, {})[message.sequence_number] = key
                     released.append(message)
         return released
 
     def _is_away(self, destination: DestinationQueue) -> bool:
         return destination.is_unavailable or self._is_blocked(destination.path)
 
-    def _given_back_to(self, queue: str) -> dict[int, str]:
+    def _released_to(self, queue: str) -> dict[int, str]:
         """The messages that were given back to a queue and whose destinations are still away."""
-        given = self._given_back.get(queue)
+        given = self._released.get(queue)
         if not given:
             return {}
         away = {key for key, destination in self._destinations.items() if self._is_away(destination)}
-        given = self._given_back[queue] = {number: key for number, key in given.items() if key in away}
+        given = self._released[queue] = {number: key for number, key in given.items() if key in away}
         return given
 
     def observed_behind(self, queue: str, paths: Iterable[str], now: int, up_to: int = 0) -> None:
@@ -194,8 +194,8 @@ class DrainPlan:
         """Whether to leave a message in its queue, its lock to lapse, because its destination is stalled.
 
         Half of the window stays for other destinations, and every destination keeps at least one message to probe it
-        with. A message is skipped only where others wait: it comes back when its lock has lapsed, which after an outage
-        of everything would be a minute late for nothing.
+        with. A message is skipped only where others wait: it comes back when its lock has lapsed. After an outage of all
+        destinations, skipping would only delay each message by a lock.
         """
         key = entity_key(message.path)
         destination = self._destinations.get(key)
@@ -203,31 +203,31 @@ class DrainPlan:
         is_full = (
             destination is not None
             and self._is_stalled(destination, now)
-            and self.stalled(message.queue, now) + len(self._given_back_to(message.queue)) >= self._half
+            and self.stalled(message.queue, now) + len(self._released_to(message.queue)) >= self._half
             and self._has_others(message.queue, key, now)
         )
-        self._given_back.get(message.queue, {}).pop(number, None)
+        self._released.get(message.queue, {}).pop(number, None)
         if destination is not None and is_full:
             destination.was_skipped = True
         if is_full or self._skip_list.must_wait(message.queue, key, number, now):
             self._skip_list.skip(message.queue, key, number, message.locked_until_ms, now)
-            self.left(message)
+            self.note_elsewhere(message)
             return True
         if self._is_held_up(message) and (
-            self.stalled(message.queue, now) >= self._half or self._passed.has_older(message, now)
+            self.stalled(message.queue, now) >= self._half or self._left_waiting.has_older(message, now)
         ):
             # Half of the window stays for other sessions, of the same destination too. The place of an older message is
             # not for a younger one, which may wait for it.
-            self._pass(message)
+            self._leave_waiting(message)
             return True
         self._skip_list.taken(message.queue, number)
         return False
 
-    def give_way(self, message: BacklogMessage, now: int) -> BacklogMessage | None:
+    def youngest_to_leave(self, message: BacklogMessage, now: int) -> BacklogMessage | None:
         """The message to leave in its queue for an older one that waits, or for one that can be sent when too many are held.
 
-        So those that are held are always the oldest of those that wait, and among them is the one that all others of
-        the backlog wait for: a message waits only for such as were stored before it.
+        So the drain always holds the oldest waiting messages. One of them can be sent, because a message waits only for
+        messages stored before it.
         """
         if not self._is_held_up(message):
             return self._make_room(message, now)
@@ -242,7 +242,7 @@ class DrainPlan:
         youngest = max(younger, key=lambda one: one.sequence_number, default=None)
         if youngest is not None:
             self._let_go(entity_key(youngest.path), youngest)
-            self._pass(youngest)
+            self._leave_waiting(youngest)
         return youngest
 
     def _make_room(self, message: BacklogMessage, now: int) -> BacklogMessage | None:
@@ -251,39 +251,39 @@ class DrainPlan:
         own = self._destinations.get(entity_key(message.path))
         if self.held(queue) < self._held_max or (own is not None and self._is_stalled(own, now)):
             return None  # there is room, or this one is skipped itself
-        those = self._can_give_way(queue, now)
+        those = self._can_be_left(queue, now)
         destination, youngest = max(those, key=lambda one: one[1].sequence_number, default=(None, None))
         if destination is None or youngest is None:
             return None
         self._let_go(key := entity_key(youngest.path), youngest)
         if not self._is_stalled(destination, now):
-            self._pass(youngest)
+            self._leave_waiting(youngest)
             return youngest
         destination.was_skipped = True
         self._skip_list.skip(queue, key, youngest.sequence_number, youngest.locked_until_ms, now)
-        self.left(youngest)
+        self.note_elsewhere(youngest)
         return youngest
 
-    def _can_give_way(self, queue: str, now: int) -> Iterator[tuple[DestinationQueue, BacklogMessage]]:
+    def _can_be_left(self, queue: str, now: int) -> Iterator[tuple[DestinationQueue, BacklogMessage]]:
         """The messages of a queue that may be left there: those that wait, and all but the first of a stalled destination."""
         for destination in self._destinations.values():
             is_stalled = self._is_stalled(destination, now)
             some = destination.waiting[1:] if is_stalled else destination.blocked(self._waits)
             yield from ((destination, message) for message in some if message.queue == queue)
 
-    def take_back(self, queue: str, now: int) -> list[int]:
+    def take_to_receive_again(self, queue: str, now: int) -> list[int]:
         """The messages that were left in their queue and should come again now: fewer of those that are held wait."""
-        if not self._passed.count(queue, now):
+        if not self._left_waiting.count(queue, now):
             return []
         room = self._half - self.stalled(queue, now)
         if room < max(1, self._half // 2):
             return []  # a few at a time would be released and received over and over
-        return self._passed.take(queue, room)
+        return self._left_waiting.take(queue, room)
 
-    def _pass(self, message: BacklogMessage) -> None:
+    def _leave_waiting(self, message: BacklogMessage) -> None:
         """Leave a message that waits in its queue, its lock to lapse."""
-        self._passed.add(message)
-        self.left(message)
+        self._left_waiting.add(message)
+        self.note_elsewhere(message)
 
     def copy_to_leave(self, message: BacklogMessage) -> BacklogMessage | None:
         """Of two copies of one parked message the one that stays in its queue: this one, unless only the held one must wait."""
@@ -291,7 +291,7 @@ class DrainPlan:
         if held is None:
             return None
         if held.is_in_flight or not self._is_held_up(held) or self._is_held_up(message):
-            self.left(message)
+            self.note_elsewhere(message)
             return message
         self.lock_lost(held)  # what it waits for may in turn wait for this one
         return held
@@ -309,7 +309,7 @@ class DrainPlan:
         if self._waits(message):
             self._with_waiting.add(message.queue)
         self.order.received(message.queue, message.sequence_number)
-        self._passed.received(message)
+        self._left_waiting.received(message)
         self._seen.note(message.queue, key)
         self._identities[message.identity] = message
         self._held[message.queue] = self.held(message.queue) + 1
@@ -458,10 +458,10 @@ class DrainPlan:
         key = entity_key(message.path)
         if not self._let_go(key, message):
             return False
-        self.left(message)
+        self.note_elsewhere(message)
         return True
 
-    def left(self, message: BacklogMessage) -> None:
+    def note_elsewhere(self, message: BacklogMessage) -> None:
         """A message stays in its backlog queue and is not held here: younger ones of its session wait for it."""
         self.order.left(message.queue, message.sequence_number, message.path, message.order_key)
 
@@ -492,7 +492,7 @@ class DrainPlan:
         for message in dropped:
             self._let_go(entity_key(message.path), message)
         self.order.forget(queue)
-        self._given_back.pop(queue, None)
+        self._released.pop(queue, None)
         return dropped
 
     # --- questions --------------------------------------------------------------------------------
@@ -512,8 +512,8 @@ class DrainPlan:
             if message.queue == queue
         )
 
-    def held_up(self, queue: str) -> list[BacklogMessage]:
-        """The messages of a queue that wait for an older one of their session."""
+    def note_held_up(self, queue: str) -> list[BacklogMessage]:
+        """Note whether messages of a queue wait for an older one of their session. Returns those that do."""
         waiting = [message for message in self._of(queue) if self._waits(message)]
         (self._with_waiting.add if waiting else self._with_waiting.discard)(queue)
         return waiting
@@ -536,10 +536,10 @@ class DrainPlan:
                     return None  # it waits for a look, or for another queue, which this drain may be at
         return None if held else oldest
 
-    def step_back(self, queue: str) -> tuple[list[BacklogMessage], list[int]]:
+    def drop_waiting(self, queue: str) -> tuple[list[BacklogMessage], list[int]]:
         """Stop holding the messages of a queue. Returns them, and the numbers of those that were left there locked."""
-        passed = self._passed.drop(queue)
-        return self.drop_queue(queue), passed
+        left = self._left_waiting.drop(queue)
+        return self.drop_queue(queue), left
 
     def numbers(self, queue: str) -> set[int]:
         """The sequence numbers of a queue that are held."""

@@ -1,11 +1,11 @@
-"""Remembers the messages that a drain skips or passes over, so that one stalled destination does not hold up the others.
+"""Remembers the messages that a drain skips or leaves waiting, so that one stalled destination does not hold up the others.
 
 A backlog queue delivers its messages in order, so the drain must lock the front ones to reach those behind. Of a stalled
 destination only so many are held. A further one is skipped: its lock is left to lapse, and meanwhile the queue delivers
 what is behind it. When a skipped message is delivered again, the queue has nothing new: the drain pauses that queue,
 longer each time, so that waiting does not turn into a loop of useless receives (P38).
 
-A message that waits for an older one of its session is passed over in the same way (``PassedMessages``).
+A message that waits for an older one of its session is left in its queue in the same way (``LeftWaiting``).
 
 Rule 1: a message is never taken while an older skipped one of its destination and queue has not come back (P14).
 Rule 2: at most ``SKIPPED_MAX`` messages per queue are remembered.
@@ -78,7 +78,7 @@ class SkipList:
             found.paused_until_ms, found.pause_ms = 0, PAUSE_MS_MIN
 
 
-class PassedMessages:
+class LeftWaiting:
     """Messages that wait for older ones of their session and were left in their backlog queue, so that others are received.
 
     Their numbers by queue, each until its lock has ended: then Service Bus delivers the message again.
@@ -97,10 +97,10 @@ class PassedMessages:
 
     def count(self, queue: str, now: int) -> int:
         """How many of a queue are locked."""
-        passed = self._until.get(queue)
-        if passed:
-            passed = self._until[queue] = {number: until for number, until in passed.items() if until > now}
-        return len(passed or ())
+        left = self._until.get(queue)
+        if left:
+            left = self._until[queue] = {number: until for number, until in left.items() if until > now}
+        return len(left or ())
 
     def has_older(self, message: BacklogMessage, now: int) -> bool:
         """Whether an older message of the same queue is among them."""
@@ -109,10 +109,10 @@ class PassedMessages:
 
     def take(self, queue: str, count: int) -> list[int]:
         """The oldest of a queue, which should come again now."""
-        passed = self._until[queue]
-        numbers = sorted(passed)[:count]
+        left = self._until[queue]
+        numbers = sorted(left)[:count]
         for number in numbers:
-            del passed[number]
+            del left[number]
         return numbers
 
     def drop(self, queue: str) -> list[int]:
