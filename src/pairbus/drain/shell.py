@@ -140,14 +140,8 @@ class Drain:
         self._ends_when_empty_ms: int | None = None
         self._progress = Progress()
         self._deferred = DeferredMessages(counters, clock)
-        self._waits = Waits(
-            plan,
-            self._shared,
-            older=self._older.seconds_to_look,
-            deferred=self._deferred.seconds_to_look,
-            clock=clock,
-            budget=budget,
-        )
+        looks = self._older.seconds_to_look, self._deferred.seconds_to_look
+        self._waits = Waits(plan, self._shared, *looks, clock, budget)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -161,10 +155,10 @@ class Drain:
             self._ends_when_empty_ms = self._wall_clock()
             self._waits.is_once = True
         self._problems.moved(self._clock())
-        self._tasks = [self._task_of(inbox) for inbox in self._inboxes.values()]
+        for inbox in self._inboxes.values():
+            self._watch_task(asyncio.ensure_future(self._drain_queue(inbox)))
         if not once and self._budget is None:
-            self._tasks.append(self._search.start())
-            self._tasks[-1].add_done_callback(self._task_ended)
+            self._watch_task(self._search.start())
         watch = asyncio.ensure_future(self._watch())
         all_queues = asyncio.ensure_future(self._wait_for_queues())
         try:
@@ -199,12 +193,11 @@ class Drain:
         """Drain a backlog queue that has appeared."""
         self._have(inbox)
         self._observer.found(inbox.queue)
-        self._tasks.append(self._task_of(inbox))
+        self._watch_task(asyncio.ensure_future(self._drain_queue(inbox)))
 
-    def _task_of(self, inbox: Inbox) -> asyncio.Future[None]:
-        task = asyncio.ensure_future(self._drain_queue(inbox))
+    def _watch_task(self, task: asyncio.Future[None]) -> None:
+        self._tasks.append(task)
         task.add_done_callback(self._task_ended)
-        return task
 
     def _task_ended(self, task: asyncio.Future[None]) -> None:
         """No task may fail, because no other would do its work: an error in one ends the drain."""
@@ -294,7 +287,7 @@ class Drain:
                 await self._sleep(inbox.queue, pause)
 
     async def _step(self, inbox: Inbox) -> bool:
-        """Settle what is due, renew what is due, receive what there is capacity for. True: the queue is done."""
+        """Settle what is due, renew what is due, and receive if there is capacity. True: the queue is done."""
         queue = inbox.queue
         await self._settle(inbox)
         await self._renew(inbox)
@@ -319,17 +312,19 @@ class Drain:
             if not self._plan.capacity(queue, self._clock()):
                 await self._sleep(queue, self._waits.seconds_without_capacity(queue))
             return False
+        return await self._receive(inbox, capacity)
+
+    async def _receive(self, inbox: Inbox, capacity: int) -> bool:
+        """Receive what there is capacity for, and look for deferred messages when nothing comes. True: the queue is done."""
+        queue = inbox.queue
         held = self._plan.held(queue)
         most = self._shared.most(queue, min(capacity, RECEIVE_MAX))
         deliveries = await self._poll(inbox, most, self._waits.poll_seconds(queue))
         await self._take(inbox, deliveries)
         if await self._step_back(inbox) or deliveries or self._work[queue]:
             return False
-        is_waiting = not self._plan.is_in_flight(queue) and bool(self._plan.note_held_up(queue))
-        if (held or self._plan.held(queue)) and not is_waiting:
+        if not self._is_quiet(queue, held):
             return False
-        if queue in self._cut_short:
-            return False  # a poll that was cut short to settle something says nothing about the queue
         numbers = self._plan.numbers(queue)
         deferred = await self._deferred.receive(inbox, self._ends_when_empty_ms, numbers)
         await self._take(inbox, deferred)
@@ -338,6 +333,15 @@ class Drain:
         if self._ends_when_empty_ms is not None:
             return self._deferred.is_all(queue)
         return self._budget is not None
+
+    def _is_quiet(self, queue: str, held: int) -> bool:
+        """Whether a poll without messages means that nothing moves here. ``held``: how many messages were held before it."""
+        is_waiting = not self._plan.is_in_flight(queue) and bool(self._plan.note_held_up(queue))
+        if (held or self._plan.held(queue)) and not is_waiting:
+            return False
+        return (
+            queue not in self._cut_short
+        )  # such a poll ended to settle something, and says nothing about the queue
 
     async def _finish(self, inbox: Inbox) -> bool:
         """Receive nothing more; end when everything that can be sent is delivered."""
@@ -486,12 +490,7 @@ class Drain:
                 await self._dead_letter(inbox, item)
                 self._doubts.end([item.message.key])
             elif isinstance(item, Withdrawal):
-                is_done = False
-                try:
-                    is_done = await inbox.cancel(item.message)
-                    self._counters.cancelled += is_done
-                finally:
-                    item.answer(is_done=is_done)
+                await item.settle(inbox, self._counters)
 
     async def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> bool:
         """Remove a message that this drain holds and has not sent. False when it does not hold it."""

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pairbus.drain.ports import Observer
+from pairbus.drain.ports import Inbox, Observer
 from pairbus.drain.rules.message import BacklogMessage, DeadLetter
+from pairbus.pairing.statistics import Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,15 @@ class Withdrawal:
 
     message: BacklogMessage
     done: asyncio.Future[bool]
+
+    async def settle(self, inbox: Inbox, counters: Counters) -> None:
+        """Remove the message from its backlog queue, and answer the caller whether that worked."""
+        is_done = False
+        try:
+            is_done = await inbox.cancel(self.message)
+            counters.cancelled += is_done
+        finally:
+            self.answer(is_done=is_done)
 
     def answer(self, *, is_done: bool) -> None:
         """Answer the caller, unless it was cancelled meanwhile."""

@@ -38,7 +38,6 @@ class Waits:
         self,
         plan: DrainPlan,
         shared: SharedQueues,
-        *,
         older: Look,
         deferred: Look,
         clock: Callable[[], int],
