@@ -21,12 +21,8 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Take another tally's counts in."""
-        self.sends += other.sends
-        self.to_primary += other.to_primary
-        self.to_backlog += other.to_backlog
-        self.spooled += other.spooled
-        self.failed += other.failed
-        self.unknown += other.unknown
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
 
 @dataclass(slots=True)
@@ -51,21 +47,21 @@ class Counters:
     possible_duplicates: int = 0
     lock_renewals: int = 0
     resent: int = 0
-    """Messages that the primary acknowledged to the syphon."""
+    """Messages that the primary acknowledged to the drain."""
     repeats_dropped: int = 0
     """Second copies of messages that are delivered: completed, not sent."""
     cancelled: int = 0
-    """Scheduled messages that their sender cancelled while the syphon held them: completed, not sent."""
+    """Scheduled messages that their sender cancelled while the drain held them: completed, not sent."""
     passed_over: int = 0
-    """Messages left where they are, because their destination is unavailable and others wait behind them."""
+    """Messages left locked where they are: others wait behind them, or they are second copies."""
     receive_operations: int = 0
     """What receives cost: a poll that brings messages as those, one that brings none as itself."""
     fences: int = 0
     """Sessions that went on being parked although their entity took sends."""
     fences_lifted: int = 0
-    """Those of which every message has left the backlog, as far as the client knows by arriving."""
+    """Fences that ended because no parked message of the session is left in the backlog."""
     fences_lost: int = 0
-    """Those that ended after a backlog queue with messages of the session was deleted."""
+    """Fences that ended after a backlog queue with messages of the session was deleted."""
     fences_timed_out: int = 0
     fence_peeks: int = 0
     """Pages that looks into the backlog queues have read."""
@@ -97,17 +93,17 @@ class Statistics:
         readmissions: Backlog queues that came back to it.
         backlog_queues_lost: Backlog queues that somebody deleted after this client had used them.
         parked_lost: Parked in those, at most: a drain may have delivered some before.
-        receives: Polls of the syphon.
-        received: Backlog messages that the syphon received; one may be received again.
+        receives: Polls of the drain.
+        received: Backlog messages that the drain received; one may be received again.
         restored: Delivered to the primary, and completed in the backlog.
         set_aside: Dead-lettered in the backlog, with a reason.
-        in_doubt: Sent to the primary by the syphon, without an answer.
-        possible_duplicates: Sent to the primary by the syphon, with the lock lost before the message was completed.
-        lock_renewals: Locks renewed by the syphon.
-        resent: Acknowledged by the primary to the syphon.
+        in_doubt: Sent to the primary by the drain, without an answer.
+        possible_duplicates: Sent to the primary by the drain, with the lock lost before the message was completed.
+        lock_renewals: Locks renewed by the drain.
+        resent: Acknowledged by the primary to the drain.
         repeats_dropped: Second copies of delivered messages: completed, not sent.
-        cancelled: Scheduled messages that were cancelled while the syphon held them.
-        passed_over: Left in the backlog because their destination is unavailable and others wait behind them.
+        cancelled: Scheduled messages that were cancelled while the drain held them.
+        passed_over: Left locked in the backlog, so that the drain reaches those behind them, or because another copy is held.
         receive_operations: What receives cost, in billed operations.
         fences: Sessions that went on being parked after failback.
         fences_lifted: Of these, sessions of which no message is in the backlog any more.
@@ -116,7 +112,7 @@ class Statistics:
         fence_peeks: Pages that were read to find out.
         replayed_to_primary: Messages of the spool that the primary accepted later.
         replayed_to_backlog: Messages of the spool that a backlog queue accepted later.
-        order_looks: Pages that the syphon browsed to keep sessions in order.
+        order_looks: Pages that the drain browsed to keep sessions in order.
         operations_primary: Billed operations of the primary: sends, pings, deliveries, replays.
         operations_backlog: Billed operations of the backlog: parked messages, replays, receives and looks.
         backlog_queues_usable: Backlog queues in the rotation now.
@@ -124,7 +120,7 @@ class Statistics:
         entities_failed_over: Entities that are failed over now.
         sessions_fenced: Sessions that go on being parked now.
         oldest_parked_age_ms: Age of the oldest message that the client knows to be in the backlog; None: none is known.
-        oldest_undrained_age_ms: Age of the oldest message that the syphon holds; None: it holds none.
+        oldest_undrained_age_ms: Age of the oldest message that the drain holds; None: it holds none.
         drain_rate_per_s: Delivered per second, over the last ten seconds.
         spool_messages: In the spool now.
         spool_bytes: Their size.

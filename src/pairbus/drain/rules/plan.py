@@ -476,7 +476,7 @@ class DrainPlan:
     def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> BacklogMessage | None:
         """Stop holding a message that is not in flight, because its sender cancelled it.
 
-        Message ids may repeat; ``detour``, the factory and its number for the message, does not.
+        Message ids may repeat; ``detour``, the client that parked it and its number there, does not.
         """
         for destination in self._destinations.values():
             for message in destination.waiting:

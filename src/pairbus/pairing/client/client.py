@@ -110,7 +110,7 @@ class PairedClient(Controls, Generic[Official, Sender]):
         seed: Makes the random choice of backlog queues repeatable.
         management: Options of the official administration client that sets up the secondary, such as
             ``{"connection_verify": ca_file}``.
-        ledger: With ``enable_syphon``: the directory in which the syphon notes the messages whose delivery it must
+        ledger: With ``enable_syphon``: the directory in which the drain notes the messages whose delivery it must
             confirm after a crash. The user's data directory unless given.
         not_found: With ``enable_syphon``: what happens to messages whose destination does not exist: ``"dead-letter"``,
             or ``"wait"`` until it does.
@@ -240,8 +240,8 @@ class PairedClient(Controls, Generic[Official, Sender]):
             on_event: Called with each ``Event``.
             seed: Makes the random choice of backlog queues repeatable.
             management: Options of the official administration client that sets up the secondary.
-            ledger: The directory in which the syphon notes messages in doubt.
-            not_found: What the syphon does with messages whose destination does not exist.
+            ledger: The directory in which the drain notes messages in doubt.
+            not_found: What the drain does with messages whose destination does not exist.
             client_options: Passed to both official clients: ``retry_total``, ``transport_type``, ``connection_verify`` and so on.
 
         Raises:

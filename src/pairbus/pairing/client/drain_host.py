@@ -74,14 +74,16 @@ class _Host:
 
     def _started(self) -> None:
         state = self._client._state
-        state.emit(Kind.SYPHON_STARTED, state.primary, f"{len(state.drained_queues)} pumps")
+        state.emit(
+            Kind.SYPHON_STARTED, state.primary, f"{len(state.drained_queues)} backlog queues are drained"
+        )
 
     def _stopped(self) -> None:
         state = self._client._state
-        state.emit(Kind.SYPHON_STOPPED, state.primary, "the pumps have ended")
+        state.emit(Kind.SYPHON_STOPPED, state.primary, "the drain has ended")
 
     def _failed(self, error: Exception) -> None:
-        text = f"the pumps have failed: {error!r}; close the client and make a new one"
+        text = f"the drain has failed: {error!r}; close the client and make a new one"
         state = self._client._state
         state.emit(Kind.SYPHON_STOPPED, state.primary, text, is_loud=True)
 

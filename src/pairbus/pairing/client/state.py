@@ -167,7 +167,7 @@ class PairingState:
 
     @property
     def drained_queues(self) -> list[str]:
-        """Every backlog queue that a syphon drains."""
+        """Every backlog queue that a drain reads."""
         return [*self.queues, *self.drained_only]
 
     def change_ping_interval(self, interval_ms: int) -> None:
@@ -457,7 +457,7 @@ class PairingState:
     ) -> bytes:
         """The parked form of one message of a send. ``place``: which one of the send it is."""
         passport = Passport(
-            stamp.factory,
+            stamp.client,
             stamp.at_ms,
             stamp.first + place,
             stamp.reason,

@@ -55,7 +55,7 @@ async def cancel_parked(
     if not is_out:
         raise ScheduledMessageGoneError(
             f"the scheduled message {handle.message_id!r} is not in backlog queue {handle.queue!r} any more: it was "
-            "cancelled before, or a syphon has delivered it to the primary. There it can be cancelled by the sequence number that it "
+            "cancelled before, or a drain has delivered it to the primary. There it can be cancelled by the sequence number that it "
             "has there"
         )
 
@@ -63,7 +63,7 @@ async def cancel_parked(
 def _time_is_up(handle: ParkedSchedule) -> OperationTimeoutError:
     return OperationTimeoutError(
         message=f"the scheduled message {handle.message_id!r} could not be taken out of backlog queue {handle.queue!r} in "
-        "time: the secondary does not answer, or a syphon or another program has locked the message. Cancel it again with a "
+        "time: the secondary does not answer, or a drain or another program has locked the message. Cancel it again with a "
         "longer timeout"
     )
 

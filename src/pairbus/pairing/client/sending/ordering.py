@@ -47,7 +47,7 @@ def chosen(
         planned = flow.planned(queue)
     stamp = send.stamp
     for one in planned:
-        follows = earlier(one.follows, stamp.factory, stamp.first + one.index, one.held)
+        follows = earlier(one.follows, stamp.client, stamp.first + one.index, one.held)
         if follows != send.follows.get(one.index, ()):
             send.follows[one.index] = follows
             send.forms[one.index] = state.parked_form(
@@ -69,7 +69,7 @@ def accepted(
     assert send.left is not None
     order.left = send.left
     for one in planned:
-        last = Follows(queue, stamp.factory, stamp.first + one.index)
+        last = Follows(queue, stamp.client, stamp.first + one.index)
         oldest = Oldest(message_id_of(originals[one.index]), queue, stamp.at_ms)
         if order.accepted(queue, one, last, oldest, now) and one.key is not None:
             state.fences_stand([(order._entity, one.key)])

@@ -30,7 +30,7 @@ TIMEOUT_MS_DEFAULT: Final = int(SEND_SECONDS * 1000)
 class Stamp:
     """What the passports of one send have in common: the client, the number of the first message, when and why."""
 
-    factory: str
+    client: str
     first: int
     at_ms: int
     reason: str
