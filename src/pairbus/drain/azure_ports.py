@@ -220,9 +220,7 @@ class AzureInbox:
             await self._close_receiver()
             receiver = self._client.get_queue_receiver(self.queue, **self._which)
             # Reopening is ours to do: the hooks below belong to one link.
-            handlers.set_retries(receiver, 0)
-            handlers.open_quickly(receiver)
-            handlers.free_sockets(receiver)
+            handlers.for_one_try(receiver)
             silence.ask_for_signs_of_life(receiver)
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
@@ -353,9 +351,7 @@ class AzureOutlet:
 
     async def _look(self, index: DestinationIndex, path: str, ids: frozenset[str], now: int) -> None:
         receiver = open_without_link_async(self._client.get_queue_receiver(path))
-        handlers.set_retries(receiver, 0)
-        handlers.open_quickly(receiver)
-        handlers.free_sockets(receiver)
+        handlers.for_one_try(receiver)
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 async with asyncio.timeout(OPEN_SECONDS):

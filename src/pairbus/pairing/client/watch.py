@@ -90,9 +90,7 @@ async def _ping(client: PairedClient[Any, Any], health: EntityHealth) -> None:
     try:
         # A fresh link for each ping: an old one would report its own death, not the entity's.
         sender = client.primary.get_queue_sender(health.path)
-        handlers.set_retries(sender, 0)
-        handlers.free_sockets(sender)
-        handlers.open_quickly(sender)
+        handlers.for_one_try(sender)
         async with client._runtime.limit(sender, seconds):
             await client._runtime.call(sender.send_messages, ping_message(), timeout=seconds * SDK_SHARE)
     except Exception as caught:  # noqa: BLE001 - every error is the answer to the ping

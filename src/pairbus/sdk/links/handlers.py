@@ -40,6 +40,13 @@ def set_retries(handler: Any, retries: int, backoff_s: float = 0.1) -> None:
     _bound_inner_retries(handler, retries, backoff_s)
 
 
+def for_one_try(handler: Any) -> None:
+    """Let a sender or receiver open once and quickly, without retries, and leave no socket behind."""
+    set_retries(handler, 0)
+    open_quickly(handler)
+    free_sockets(handler)
+
+
 def bound_retries(handler: Any, retries: int, backoff_s: float) -> None:
     """At most so many retries with at most that pause; fewer if the client is set so."""
     config = handler._config

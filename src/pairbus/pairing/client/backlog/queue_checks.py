@@ -148,9 +148,7 @@ class QueueChecks:
         error: Exception | None = None
         try:
             receiver = self._client.secondary.get_queue_receiver(queue)
-            handlers.set_retries(receiver, 0)
-            handlers.open_quickly(receiver)
-            handlers.free_sockets(receiver)
+            handlers.for_one_try(receiver)
             async with self._runtime.limit(receiver, seconds):
                 await self._runtime.call(handlers.open_with_retries, receiver)
         except Exception as caught:  # noqa: BLE001 - judged below; what says nothing about the queue changes nothing
