@@ -29,7 +29,7 @@ from pairbus import (
 )
 from pairbus.cli.pairing.spool import spool as spool_command
 from pairbus.cli.reports.reconcile import reconcile
-from pairbus.pairing.client import spooling
+from pairbus.pairing.client.spool import replaying, spooling
 from pairbus.pairing.events import Kind
 from pairbus.sdk.messages import message_bytes
 from pairbus.spool.store import Append
@@ -248,7 +248,8 @@ def test_sends_go_direct_once_all_is_delivered_although_the_disk_is_full(
     def fails(*_given: object) -> int:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(spooling, "PAUSE_SECONDS_MAX", 0.3)
+    for module in (replaying, spooling):
+        monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", 0.3)
     with (
         paired(pair, options(spool=tmp_path / "spool")) as client,
         client.get_queue_sender("orders") as sender,

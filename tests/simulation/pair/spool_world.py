@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from pairbus.pairing.client.spooling import ReplaySender
+from pairbus.pairing.client.spool.replaying import ReplaySender
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.sdk.messages import sections
 from pairbus.spool.ahead import Ahead

@@ -29,7 +29,7 @@ from pairbus.pairing.client.controls import Controls
 from pairbus.pairing.client.lives import end_if_former, live_again, pairing_call
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.sending.cancel import Withdraw, cancel_parked
-from pairbus.pairing.client.spooling import Spooling, not_in_this_spool
+from pairbus.pairing.client.spool.spooling import Spooling, not_in_this_spool
 from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.client.watch import watch
 from pairbus.pairing.errors import (
