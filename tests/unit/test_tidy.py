@@ -193,6 +193,55 @@ def test_tests_are_skipped_only_where_a_reason_is_listed() -> None:
     assert found == set(SKIPS)
 
 
+# A name with dots in double backticks whose first word is that of a package, and which is no module.
+VALUES = {"message.location", "client._life_lock", "runtime.notify", "server.pem", "server.key"}
+QUOTED = re.compile(r"``([a-z_]+(?:\.\w+)+)``")
+
+
+def modules() -> dict[str, Path]:
+    """Return every module and package of ours by its whole name."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def is_there(name: str, known: dict[str, Path]) -> bool:
+    """Whether a quoted name is a module, perhaps without its first packages, or what a module defines or imports."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        head = "." + ".".join(parts[:count])
+        files = [path for module, path in known.items() if f".{module}".endswith(head)]
+        if files and count == len(parts):
+            return True
+        if files:
+            word = re.escape(parts[count])
+            defined = re.compile(rf"\b(class|def) {word}\b|^{word}\b|import .*\b{word}\b", re.MULTILINE)
+            return any(defined.search(path.read_text()) for path in files)
+    return False
+
+
+def test_every_module_that_a_docstring_names_is_there() -> None:
+    known = modules()
+    packages = {path.parent.name for path in known.values()}
+    gone = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in known.values()
+        for name in QUOTED.findall(path.read_text())
+        if name.split(".")[0] in packages and name not in VALUES and not is_there(name, known)
+    }
+    assert gone == set()
+
+
+def test_a_module_that_is_not_there_is_found() -> None:
+    known = modules()
+    for name in ("drain.shell", "pairbus.drain.shell.Drain", "rules.plan", "drain.shell.Drain"):
+        assert is_there(name, known), name
+    for name in ("client.sender", "drain.shell.Drains", "pairbus.server.Server", "ell.Drain"):
+        assert not is_there(name, known), name
+
+
 def test_a_test_that_waits_for_a_time_says_sleep() -> None:
     """``tests.waiting`` waits for what a test expects; a sleep under another name would be overlooked."""
     disguised = re.compile(r"Event\(\)\.wait\([^)]")

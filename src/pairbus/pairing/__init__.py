@@ -11,5 +11,5 @@ Users take everything from ``pairbus`` and ``pairbus.aio``. Inside:
   that file says of entities now
 
 Other rooms may use all but the inside of ``client`` and ``runtime``: of those only the public classes (``client.sync``,
-``client.aio``), and for the drain ``client.management``, ``client.limits`` and ``runtime.asyncio_runtime``.
+``client.aio``), and for the drain ``client.backlog.management``, ``client.sending.limits`` and ``runtime.asyncio_runtime``.
 """

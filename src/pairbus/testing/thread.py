@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ThreadHost:
-    """Runs ``pairbus.server.Server`` beside the test. Quick to start; cannot be paused."""
+    """Runs ``pairbus.server.server.Server`` beside the test. Quick to start; cannot be paused."""
 
     def __init__(self, clock: VirtualClock | None) -> None:
         self._clock = clock

@@ -46,7 +46,7 @@ Rule 1: no queue is tried twice for one send (P32).
 Rule 2: success is reported only after the primary or a backlog queue accepted the message, or the spool has it (P4).
 Rule 3: the primary gets at most half of the time that is left when a detour is possible (P18).
 
-No clock and no I/O here. ``client.sender`` asks ``next_step``, does what it says, and reports the result.
+No clock and no I/O here. ``client.sending.sender`` asks ``next_step``, does what it says, and reports the result.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ Rule 3: a message that was accepted by another queue than the session's own is f
 Rule 4: only a look that came to the end of a queue says which message of a session is the last one there. After any other, the
 queue is followed as a whole.
 
-No clock and no I/O here. ``client.fences`` looks into the queues, ``rules.flow`` asks where a send may go, by way of
+No clock and no I/O here. ``client.backlog.fences`` looks into the queues, ``rules.flow`` asks where a send may go, by way of
 ``rules.send_order``. The values are in ``rules.order_values``.
 """
 
