@@ -10,13 +10,13 @@ import os
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from pairbus.errors import RemoteProtocolError, UsageError
 from pairbus.pairing import parking
+from pairbus.pairing.client import explaining
 from pairbus.pairing.client.sending.send import Stamp
 from pairbus.pairing.errors import InvalidMessageError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
@@ -27,15 +27,13 @@ from pairbus.pairing.rules.flow import Choice, SendFlow
 from pairbus.pairing.rules.health import Change, EntityHealth, EntityReport, Health
 from pairbus.pairing.rules.order import OrderBook
 from pairbus.pairing.rules.order_values import Key
-from pairbus.pairing.rules.rotation import Chooser, Rotation
+from pairbus.pairing.rules.rotation import Chooser, Eviction, Rotation
 from pairbus.pairing.rules.send_order import SendOrder
 from pairbus.pairing.rules.trigger import counts
-from pairbus.pairing.spool_rows import left_behind_text
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
 from pairbus.spool.directory import Spools
 from pairbus.spool.file import Content
 from pairbus.spool.left_behind import LeftBehind
-from pairbus.spool.reading import Listed
 
 NAMES_MAX: Final = 20
 """How many known entities an error about an unknown one lists."""
@@ -196,6 +194,18 @@ class PairingState:
                 self._healths[key] = found
             return found
 
+    def healths(self) -> list[EntityHealth]:
+        """Those of all entities that are known. Called under the lock."""
+        return list(self._healths.values())
+
+    def out_of_rotation(self) -> list[Eviction]:
+        """The backlog queues that are not used now. Called under the lock."""
+        return list(self._rotation.evicted.values())
+
+    def decisions(self, path: str) -> list[str]:
+        """What was noted about an entity. Called under the lock."""
+        return list(self._decisions.get(entity_key(path), ()))
+
     def known(self, path: str) -> EntityHealth:
         """The health of an entity that has a sender or was failed over; UsageError when there is none."""
         with self.lock:
@@ -213,56 +223,8 @@ class PairingState:
         return found is not None and found.state is Health.FAILED_OVER
 
     def reports(self) -> dict[str, EntityReport]:
-        left = self._left_behind()
-        with self.lock:
-            return {health.path: self._report(health, left) for health in self._healths.values()}
-
-    def _left_behind(self) -> dict[str, list[tuple[Listed, Content]]]:
-        """What is in spools of our primary's name that this client does not replay, by entity. It may read files."""
-        found: dict[str, list[tuple[Listed, Content]]] = {}
-        for one in self.left_behind.look():
-            if one.about.primary.lower() == self.primary.lower():
-                for key, content in one.contents.items():
-                    if content.count:
-                        self.health_of(content.path)
-                        found.setdefault(key, []).append((one, content))
-        return found
-
-    def _report(
-        self, health: EntityHealth, left: Mapping[str, Sequence[tuple[Listed, Content]]]
-    ) -> EntityReport:
-        report = replace(
-            health.report(self._time_of),
-            fenced_sessions=self.order.fenced(entity_key(health.path)),
-            oldest_parked_age_ms=self._oldest_age_ms(health),
-        )
-        if self.spools is None:
-            return report
-        spooled = self.spools.content(entity_key(health.path))
-        now = self.wall_clock()
-        passed_by = left.get(entity_key(health.path), ())
-        return replace(
-            report,
-            spooled=spooled.count,
-            spool_undeliverable=spooled.undeliverable,
-            oldest_spooled_age_ms=spooled.age_ms(now),
-            left_behind=sum(content.count for _, content in passed_by),
-            oldest_left_behind_age_ms=max(
-                (age for _, content in passed_by if (age := content.age_ms(now)) is not None), default=None
-            ),
-            left_behind_why="; ".join(
-                left_behind_text(one, content, self.primary, self.identity, now) for one, content in passed_by
-            ),
-        )
-
-    def _oldest_age_ms(self, health: EntityHealth) -> int | None:
-        """How long ago the oldest message of an entity that is known to be in the backlog was sent."""
-        seen_ms = self.order.oldest_of(entity_key(health.path))
-        ages = [] if seen_ms is None else [self.wall_clock() - seen_ms]
-        if health.parked_since_ms is not None:
-            # Looks of a client that keeps an order show messages of its sessions only.
-            ages.append(self.clock() - health.parked_since_ms)
-        return max(0, *ages) if ages else None
+        """What is known of each entity, by its path."""
+        return explaining.reports(self)
 
     def fail_over(self, path: str) -> None:
         """Switch one entity to the backlog by hand."""
@@ -340,60 +302,20 @@ class PairingState:
     def note(self, health: EntityHealth, text: str) -> None:
         """Remember a decision for ``explain``."""
         lines = self._decisions.setdefault(entity_key(health.path), deque(maxlen=DECISIONS_MAX))
-        lines.append(f"{self._time_of_day(self.clock())}  {text}")
+        lines.append(f"{self.time_of_day(self.clock())}  {text}")
 
-    def _time_of(self, at_ms: int) -> datetime:
+    def time_of(self, at_ms: int) -> datetime:
         """The time of day of an instant of the steady clock."""
         wall_ms = self.wall_clock() - (self.clock() - at_ms)
         return datetime.fromtimestamp(wall_ms / 1000, UTC)
 
-    def _time_of_day(self, at_ms: int) -> str:
+    def time_of_day(self, at_ms: int) -> str:
         """An instant of the steady clock as people read it."""
-        return self._time_of(at_ms).isoformat(timespec="milliseconds")
+        return self.time_of(at_ms).isoformat(timespec="milliseconds")
 
     def explain(self, path: str) -> list[str]:
         """Why an entity is in its state: its errors, timers, pings and decisions, oldest first."""
-        health = self.known(path)
-        left = self._left_behind()
-        with self.lock:
-            report = self._report(health, left)
-            lines = [
-                f"{report.path} is {report.state.value} since {self._time_of_day(report.since_ms)}"
-                + _because(report.why)
-            ]
-            if not self.is_paired:
-                lines.append(
-                    "the client is not paired, so no send is detoured: use `with client`, or call pair()"
-                )
-            if report.failover_due_ms is not None:
-                lines.append(
-                    f"fails over at {self._time_of_day(report.failover_due_ms)} unless a send succeeds before"
-                )
-            if report.next_ping_ms is not None:
-                at = self._time_of_day(report.next_ping_ms)
-                lines.append(f"next ping at {at}; {report.pings_sent} sent so far")
-            if report.parked:
-                lines.append(f"{report.parked} messages parked so far, the last in {report.backlog_queue}")
-            if report.parked_lost:
-                lines.append(
-                    f"backlog queues that somebody deleted held up to {report.parked_lost} of them, which are gone"
-                )
-            if report.spooled:
-                age_s = (report.oldest_spooled_age_ms or 0) / 1000
-                lines.append(
-                    f"{report.spooled} messages wait in the spool, the oldest for {age_s:g} s; new ones join them"
-                )
-            if report.left_behind:
-                lines.append(report.left_behind_why)
-            if report.fenced_sessions:
-                lines.append(
-                    f"{report.fenced_sessions} sessions go on being parked, because messages of them are still in the backlog"
-                )
-            lines += [
-                f"backlog queue {e.queue} is out of rotation: {e.why}"
-                for e in self._rotation.evicted.values()
-            ]
-            return lines + list(self._decisions.get(entity_key(path), ()))
+        return explaining.explain(self, path)
 
     # --- sends ------------------------------------------------------------------------------------
 
@@ -521,7 +443,7 @@ class PairingState:
 
     def emit(self, kind: Kind, subject: str, text: str, *, is_loud: bool = False, **data: object) -> None:
         now = self.clock()
-        event = Event(kind, subject, text, now, dict(data), is_loud, self._time_of(now))
+        event = Event(kind, subject, text, now, dict(data), is_loud, self.time_of(now))
         self.events.add(event)
         if self.journal is not None:
             try:
@@ -569,7 +491,11 @@ class PairingState:
                 failed_over=sum(1 for r in self._healths.values() if r.state is Health.FAILED_OVER),
                 sessions_fenced=self.order.fences(),
                 oldest_parked_age_ms=max(
-                    (age for one in self._healths.values() if (age := self._oldest_age_ms(one)) is not None),
+                    (
+                        age
+                        for one in self._healths.values()
+                        if (age := explaining.oldest_age_ms(self, one)) is not None
+                    ),
                     default=None,
                 ),
                 oldest_age_ms=oldest_age_ms,
@@ -578,7 +504,3 @@ class PairingState:
                 left_behind=sum(content.count for one in left for content in one.contents.values()),
                 now_ms=self.wall_clock(),
             )
-
-
-def _because(why: str) -> str:
-    return f": {why}" if why else ""

@@ -95,12 +95,14 @@ class SendOrder:
                 )
         return result
 
-    def accepted(self, queue: str, planned: Planned, last: Follows, oldest: Oldest, now: int) -> bool:
-        """A queue has accepted one of the messages. True: that made a fence."""
+    def accepted(self, queue: str, planned: Planned, last: Follows, oldest: Oldest, now: int) -> Key | None:
+        """A queue has accepted one of the messages. Returns the session that this made fenced; None: it made no fence."""
         self._is_parked = True
         if planned.key is None:
-            return False
-        return self._book.accepted((self._entity, planned.key), queue, last, planned.generation, oldest, now)
+            return None
+        key = self._entity, planned.key
+        is_fence = self._book.accepted(key, queue, last, planned.generation, oldest, now)
+        return key if is_fence else None
 
     def went_direct(self) -> None:
         """The primary has accepted the send."""

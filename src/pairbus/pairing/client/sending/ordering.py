@@ -71,5 +71,5 @@ def accepted(
     for one in planned:
         last = Follows(queue, stamp.client, stamp.first + one.index)
         oldest = Oldest(message_id_of(originals[one.index]), queue, stamp.at_ms)
-        if order.accepted(queue, one, last, oldest, now) and one.key is not None:
-            state.fences_stand([(order._entity, one.key)])
+        if (fenced := order.accepted(queue, one, last, oldest, now)) is not None:
+            state.fences_stand([fenced])
