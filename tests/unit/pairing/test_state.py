@@ -207,6 +207,7 @@ def test_a_trigger_that_raises_does_not_count_and_is_told_of(caplog: pytest.LogC
     assert isinstance(step, Fail)
     assert step.error is error
     assert record.is_healthy
+    assert not state.counts(error, record)
     assert "the trigger failed" in caplog.text
 
 

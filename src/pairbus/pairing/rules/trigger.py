@@ -22,24 +22,19 @@ _COUNTS: Final = {
     "shipped": (*_OUTAGE, Failure.BUSY),
 }
 
-_NEVER: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED, Failure.CLIENT)
-
 
 def counts(error: BaseException, trigger: Trigger, *, has_accepted: bool) -> bool:
     """Whether an error starts or keeps running the failover timer.
 
     Args:
         error: What the SDK raised, its own retries spent.
-        trigger: The table's column, or the application's own rule. If that raises, the error does not count.
+        trigger: The table's column, or the application's own rule, which ``PairingState`` keeps from raising.
         has_accepted: Whether the entity has accepted a send of this client before.
     """
     if callable(trigger):
-        try:
-            return bool(trigger(error))
-        except Exception:  # noqa: BLE001 - a rule that breaks must not change the error that the caller gets
-            return False
+        return bool(trigger(error))
     failure = classify(error)
-    if failure in _NEVER or failure not in _COUNTS[trigger]:
+    if failure not in _COUNTS[trigger]:
         return False
     # A misspelt name must not look like success.
     return failure is not Failure.NOT_FOUND or has_accepted
