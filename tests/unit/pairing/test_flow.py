@@ -71,7 +71,8 @@ def test_waiting_for_other_callers_is_no_failure_of_the_primary(interval: int) -
     assert health.state is Health.HEALTHY
     assert isinstance(flow.next_step(5_000), Wait)
     assert isinstance(flow.next_step(6_000), TryPrimary)
-    assert flow.next_step(10_000) == Fail(late, None, is_in_doubt=True)
+    assert flow.next_step(10_000) == Fail(late, None)
+    assert flow.is_in_doubt
 
     assert not flow.backlog_failed("q0", 5_000, late)
     assert "q0" in rotation.usable
@@ -110,7 +111,8 @@ def test_inside_the_interval_the_error_reaches_the_caller() -> None:
 
     step = flow.next_step(100)
 
-    assert step == Fail(TIMEOUT, None, is_in_doubt=True)
+    assert step == Fail(TIMEOUT, None)
+    assert flow.is_in_doubt
     assert health.state is Health.SUSPECT
 
 
@@ -158,7 +160,8 @@ def test_both_down_gives_the_last_backlog_error_with_the_primarys_as_cause() -> 
     assert isinstance(step, TryBacklog)
     flow.backlog_failed(step.queue, 20, backlog)
 
-    assert flow.next_step(20) == Fail(backlog, primary, is_in_doubt=True)
+    assert flow.next_step(20) == Fail(backlog, primary)
+    assert flow.is_in_doubt
 
 
 @pytest.mark.promise("P4", "P50")
@@ -278,7 +281,8 @@ def test_a_fault_of_the_message_evicts_nothing_and_reaches_the_caller(error: Exc
 
     assert not flow.backlog_failed(step.queue, 1, error)
     assert len(rotation.usable) == 3
-    assert flow.next_step(1) == Fail(error, None, is_in_doubt=False)
+    assert flow.next_step(1) == Fail(error, None)
+    assert not flow.is_in_doubt
 
 
 @pytest.mark.promise("P16")
@@ -297,7 +301,8 @@ def test_server_busy_without_time_to_wait_reaches_the_caller() -> None:
     error = sdk.ServiceBusServerBusyError()
     flow.primary_failed(0, error)
 
-    assert flow.next_step(0) == Fail(error, None, is_in_doubt=False)
+    assert flow.next_step(0) == Fail(error, None)
+    assert not flow.is_in_doubt
 
 
 def test_an_entity_that_is_gone_refuses_and_nothing_is_parked() -> None:
@@ -319,7 +324,7 @@ def test_a_refusal_is_a_fail_and_no_doubt() -> None:
     step = flow.next_step(0)
 
     assert isinstance(step, Fail)
-    assert not step.is_in_doubt
+    assert not flow.is_in_doubt
 
 
 def test_a_sender_stays_with_its_queue() -> None:
@@ -410,7 +415,8 @@ def test_a_send_whose_time_is_spent_asks_no_queue_and_blames_none() -> None:
     flow, health, rotation = make(interval=0, timeout=1_000)
     flow.primary_failed(1_000, TIMEOUT)
 
-    assert flow.next_step(1_000) == Fail(TIMEOUT, None, is_in_doubt=True)
+    assert flow.next_step(1_000) == Fail(TIMEOUT, None)
+    assert flow.is_in_doubt
     assert health.state is Health.FAILED_OVER
     assert len(rotation.usable) == 3
 
@@ -425,7 +431,7 @@ def test_a_send_that_never_had_time_says_so() -> None:
     assert isinstance(step, Fail)
     assert isinstance(step.error, sdk.OperationTimeoutError)
     assert flow.knows(step.error)
-    assert not step.is_in_doubt
+    assert not flow.is_in_doubt
 
 
 @pytest.mark.promise("P32")
@@ -437,7 +443,8 @@ def test_a_queue_that_had_hardly_any_time_to_answer_stays_in_the_rotation() -> N
 
     assert not flow.backlog_failed("q0", 100, TIMEOUT)
     assert rotation.usable == ["q0"]
-    assert flow.next_step(100) == Fail(TIMEOUT, None, is_in_doubt=True)
+    assert flow.next_step(100) == Fail(TIMEOUT, None)
+    assert flow.is_in_doubt
 
 
 @pytest.mark.promise("P5")
@@ -448,7 +455,7 @@ def test_an_earlier_attempt_without_an_answer_leaves_a_refusal_in_doubt() -> Non
     step = flow.next_step(0)
 
     assert isinstance(step, Fail)
-    assert step.is_in_doubt
+    assert flow.is_in_doubt
 
 
 @pytest.mark.promise("P16")

@@ -112,11 +112,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Raise ``error`` from ``cause``. ``is_in_doubt``: an attempt may have stored the message (P5)."""
+    """Raise ``error`` from ``cause``. ``SendFlow.is_in_doubt`` says whether an attempt may have stored the message (P5)."""
 
     error: BaseException
     cause: BaseException | None
-    is_in_doubt: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,20 +193,20 @@ class SendFlow:
             return self._final
         if self._health.state is Health.REFUSING:
             cause = as_not_found(self.primary_error or self._health.gone_error)
-            return Fail(EntityGoneError(self._health.path), cause, self.is_in_doubt)
+            return Fail(EntityGoneError(self._health.path), cause)
         if self._health.state is Health.FAILED_OVER:
             return self._backlog_step(now)
         if self.order is not None and self.order.must_park():
             # A detour that goes on: messages of the session before this one are still in the backlog.
             refusal = self.order.refusal(now)
             if refusal is not None:
-                return Fail(refusal, None, self.is_in_doubt)
+                return Fail(refusal, None)
             held_ms = self.order.held_ms(now)
             return Wait(held_ms) if 0 < held_ms < (self._deadline_ms - now) // 2 else self._backlog_step(now)
         left = self._deadline_ms - now
         if self.primary_error is not None:
             if left <= 0:
-                return Fail(self.primary_error, None, self.is_in_doubt)
+                return Fail(self.primary_error, None)
             if self._not_before_ms is not None and now < self._not_before_ms:
                 return self._wait_step(now, left)
         return TryPrimary(self._primary_timeout(left))
@@ -222,7 +221,7 @@ class SendFlow:
         if due is not None and due - now < left:
             # When it is due this very moment the watch is about to notice: asking again at once would only spin.
             return Wait(max(1, due - now))
-        return Fail(self.primary_error, None, self.is_in_doubt)
+        return Fail(self.primary_error, None)
 
     def _primary_timeout(self, left: int) -> int:
         health = self._health
@@ -299,9 +298,9 @@ class SendFlow:
     def _refused_by_all(self) -> Fail:
         if self._backlog_error is not None:
             cause = self.primary_error or self._health.last_error
-            return Fail(self._backlog_error, cause, self.is_in_doubt)
+            return Fail(self._backlog_error, cause)
         if self.primary_error is not None:
-            return Fail(self.primary_error, None, self.is_in_doubt)
+            return Fail(self.primary_error, None)
         if self._rotation.usable or self._rotation.evicted:
             why = f"no time was left to park a message for {self._health.path!r}: give a longer timeout"
         else:
@@ -310,7 +309,7 @@ class SendFlow:
                 "answered since this client was started"
             )
         self._no_time = OperationTimeoutError(message=why)
-        return Fail(self._no_time, None, self.is_in_doubt)
+        return Fail(self._no_time, None)
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -327,7 +326,7 @@ class SendFlow:
         """
         self.primary_error = error
         failure = classify(error)
-        self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
+        self._note_doubt(failure, is_in_doubt)
         is_outdated = failure in IN_DOUBT and self._health.was_proven_after(
             now if begun_ms is None else begun_ms
         )
@@ -338,13 +337,17 @@ class SendFlow:
             if failure is Failure.BUSY:
                 self._not_before_ms = now + BUSY_PAUSE_MS
             else:
-                self._final = Fail(error, None, self.is_in_doubt)
+                self._final = Fail(error, None)
             return []
         changes = self._health.send_failed(now, shown(error, ERROR_TEXT_MAX))
         self._health.last_error = without_frames(error)
         if self._health.state is Health.SUSPECT:
             self._hold_or_fail(now, error)
         return changes
+
+    def _note_doubt(self, failure: Failure, is_in_doubt: bool | None) -> None:
+        """An attempt failed. ``is_in_doubt``: whether it may have stored the message; None: the kind of failure says that."""
+        self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
 
     def _says_nothing(self, now: int, error: BaseException) -> None:
         """The error says nothing about the primary as it is now.
@@ -361,7 +364,7 @@ class SendFlow:
         if self._holds:
             self._pause(now)
         else:
-            self._final = Fail(error, None, self.is_in_doubt)
+            self._final = Fail(error, None)
 
     def _pause(self, now: int) -> None:
         self._not_before_ms = now + self._pause_ms
@@ -387,9 +390,9 @@ class SendFlow:
         failure = classify(error)
         if failure is Failure.CANCELLED or is_of_the_message(error):
             # The caller's wish or the message's fault, not the queue's. Whatever else it is, another queue may do.
-            self._final = Fail(error, self.primary_error or self._health.last_error, self.is_in_doubt)
+            self._final = Fail(error, self.primary_error or self._health.last_error)
             return False
-        self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
+        self._note_doubt(failure, is_in_doubt)
         had_no_time = failure is Failure.TIMEOUT and self._attempt_ms < ANSWER_MS_MIN
         if (had_no_time or is_impatient(error)) and queue in self._rotation.usable:
             # The caller's impatience is not the queue's refusal: the other senders keep it.
