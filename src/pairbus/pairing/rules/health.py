@@ -196,9 +196,14 @@ class EntityHealth:
         why = self.why if not waited else f"no send succeeded for {_seconds(waited)} s; first: {self.why}"
         return [self._enter(Health.FAILED_OVER, now, why)]
 
+    @property
+    def is_pinged(self) -> bool:
+        """Whether the watch sends pings: sends do not go to the primary, so nothing else shows that it is well again."""
+        return self.state in (Health.FAILED_OVER, Health.REFUSING)
+
     def ping_succeeded(self, now: int) -> list[Change]:
         self.pings.answered(now)
-        if self.state not in (Health.FAILED_OVER, Health.REFUSING):
+        if not self.is_pinged:
             return []
         self.good_pings += 1
         if self.good_pings < self.healthy_pings:
@@ -221,7 +226,7 @@ class EntityHealth:
             # Without its frames: they would keep alive the objects of the ping.
             self.gone_error = None if error is None else error.with_traceback(None)
             return [self._enter(Health.REFUSING, now, why)]
-        if self.state in (Health.FAILED_OVER, Health.REFUSING):
+        if self.is_pinged:
             self.why = why
         return []
 
@@ -281,13 +286,13 @@ class EntityHealth:
 
     def ping_is_due(self, now: int) -> bool:
         """Whether the watch should send a ping now."""
-        return self.state in (Health.FAILED_OVER, Health.REFUSING) and self.pings.is_due(now)
+        return self.is_pinged and self.pings.is_due(now)
 
     def next_deadline(self) -> int | None:
         """When the watch should look again, or None when nothing will happen by itself."""
         if self.state is Health.SUSPECT:
             return self.failover_due_ms
-        if self.state in (Health.FAILED_OVER, Health.REFUSING):
+        if self.is_pinged:
             return self.pings.next_ms
         return None
 
@@ -302,8 +307,7 @@ class EntityHealth:
 
     def report(self, time_of: Callable[[int], datetime]) -> EntityReport:
         """A frozen picture. ``time_of`` gives the time of day of an instant of the steady clock."""
-        is_pinging = self.state in (Health.FAILED_OVER, Health.REFUSING)
-        next_ping_ms = self.pings.next_ms if is_pinging else None
+        next_ping_ms = self.pings.next_ms if self.is_pinged else None
         failover_due_ms = self.failover_due_ms
         return EntityReport(
             self.path,
@@ -323,13 +327,13 @@ class EntityHealth:
 
     def _enter(self, state: Health, now: int, why: str) -> Change:
         change = Change(self.path, self.state, state, now, why)
-        was_pinging = self.state in (Health.FAILED_OVER, Health.REFUSING)
+        was_pinged = self.is_pinged
         self.state, self.since_ms, self.why = state, now, why
         self.is_by_hand = False
         self.good_pings = 0
         if state is not Health.SUSPECT:
             self.suspect_since_ms = None
-        if state in (Health.FAILED_OVER, Health.REFUSING) and not was_pinging:
+        if self.is_pinged and not was_pinged:
             self.pings.start(now)
         elif state is Health.HEALTHY:
             self.pings.stop()
