@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pairbus.drain.ports import Inbox
+from pairbus.drain.rules.message import LOCK_MS_DEFAULT
 from pairbus.drain.rules.plan import DrainPlan
 from pairbus.pairing.statistics import Counters
 
@@ -30,7 +31,7 @@ async def renew_due(
             if until is None:
                 plan.lock_lost(message)
                 # One in flight is completed in vain later, and counted there.
-                message.locked_until_ms = clock() + 60_000
+                message.locked_until_ms = clock() + LOCK_MS_DEFAULT
             else:
                 counters.lock_renewals += 1
                 message.locked_until_ms = until
