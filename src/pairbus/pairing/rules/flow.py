@@ -146,8 +146,18 @@ def first_attempt_ms(timeout_ms: int, failover_interval_ms: int, *, holds_while_
     if failover_interval_ms >= timeout_ms:
         return timeout_ms
     if failover_interval_ms == 0 or holds_while_suspect:
-        return max(1, min(timeout_ms // 2, max(SILENCE_MS, failover_interval_ms)))
+        return _primary_share(timeout_ms, failover_interval_ms)
     return max(1, timeout_ms - min(timeout_ms // 2, BACKLOG_ATTEMPT_MS_MIN))
+
+
+def _primary_share(left_ms: int, failover_interval_ms: int) -> int:
+    """How much of the time that is left a silent primary may take from a send that can be detoured (P18)."""
+    return max(1, min(left_ms // 2, max(SILENCE_MS, failover_interval_ms)))
+
+
+def _queue_share(left_ms: int) -> int:
+    """How much of the time that is left a backlog queue may take while others can be tried after it."""
+    return max(left_ms // 2, min(left_ms, BACKLOG_ATTEMPT_MS_MIN))
 
 
 class SendFlow:
@@ -232,9 +242,7 @@ class SendFlow:
         if not health.may_detour_before(self._deadline_ms):
             return max(1, left)
         # A silent primary must leave time for the backlog.
-        return max(
-            1, min(left // 2, max(SILENCE_MS, health.failover_interval_ms)) if self._holds else left // 2
-        )
+        return _primary_share(left, health.failover_interval_ms) if self._holds else max(1, left // 2)
 
     def _backlog_step(self, now: int) -> Step:
         left = self._deadline_ms - now
@@ -252,7 +260,7 @@ class SendFlow:
         if queue is None:
             return self._backlog_failure()
         untried = len(self._rotation.usable) + len(self._rotation.evicted) - len(self._tried) - 1
-        share = max(left // 2, min(left, BACKLOG_ATTEMPT_MS_MIN)) if untried > 0 else left
+        share = _queue_share(left) if untried > 0 else left
         if queue in self._rotation.unproven:
             share = min(share, TRIAL_MS_MAX)
         self._attempt_ms = max(1, share)
@@ -262,7 +270,7 @@ class SendFlow:
         """One queue that is out of the rotation, if it is time to try it: one send makes one trial at most."""
         if self._has_made_trial:
             return None
-        attempt_ms = max(1, min(max(left // 2, min(left, BACKLOG_ATTEMPT_MS_MIN)), TRIAL_MS_MAX))
+        attempt_ms = max(1, min(_queue_share(left), TRIAL_MS_MAX))
         excluded: Container[str] = self._tried
         if self.order is not None:
             home = self.order.trial_queue()
