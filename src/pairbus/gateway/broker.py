@@ -29,6 +29,7 @@ from pairbus.gateway.http import (
 )
 from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.outgoing import Deliveries, review_windows
+from pairbus.gateway.own_addresses import METRICS, own_address
 from pairbus.gateway.rights.access import Access
 from pairbus.gateway.rights.access_rules import AccessRulesApi, names_access_rules
 from pairbus.gateway.strikes import Strikes
@@ -51,7 +52,6 @@ REQUEST_BYTES_MAX: Final = 16_777_216
 """The largest request on a management node: a batch of scheduled messages."""
 FAULTS_PATH: Final = "/$faults"
 _BUSY: Final = "Too many management requests. Wait a second and try again."
-METRICS_PATH: Final = "/metrics"
 DELETE_IDLE: Final = "delete idle"
 """Begins the action that is recorded when an entity's AutoDeleteOnIdle has passed without use."""
 
@@ -316,7 +316,7 @@ class Broker:
             return self._busy(now)
         if path == FAULTS_PATH and self.offers_faults:
             return self._http_faults(request, now)
-        if path == METRICS_PATH:
+        if own_address(request.method, request.target) == METRICS:
             return self._http_metrics(request, now)
         if request.is_known and not self._rate.takes(now):
             return self._busy(now)
@@ -351,8 +351,6 @@ class Broker:
 
     def _http_metrics(self, request: HttpRequest, now: int) -> HttpResponse:
         """Metrics, for a caller with a right on the whole namespace (M6)."""
-        if request.method not in ("GET", "HEAD"):
-            return _json(405, {"error": f"{request.method[:20]} is not known here: GET is."})
         try:
             self.access.check_scrape(request.headers.get("authorization"), now)
         except Unauthorized as refusal:

@@ -18,6 +18,7 @@ from pairbus import __version__
 from pairbus.errors import UsageError
 from pairbus.form import FORM
 from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.gateway.own_addresses import HEALTH, own_address
 from pairbus.gateway.telemetry.exposition import Metric
 from pairbus.model.access import ROOT_RULE
 from pairbus.server.clock import BrokerClock, Clock, elapsed_ms, utc
@@ -483,8 +484,7 @@ class Server:
 
     def _answer_or_raise(self, request: HttpRequest) -> HttpResponse:
         assert self._assembly is not None, "requests come while the server runs"
-        path = request.target.partition("?")[0]
-        if path == "/health" and request.method in ("GET", "HEAD"):
+        if own_address(request.method, request.target) == HEALTH:
             return self._health()
         now = self._clock()
         if self._page is not None and (page := self._page(request, now)) is not None:

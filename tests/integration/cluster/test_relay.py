@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.cli.kit.namespace import administration_client
+from pairbus.gateway.own_addresses import OWN_ADDRESSES
 from pairbus.sdk.addresses import connect
 from tests.conformance.sdk import endpoint_for
 from tests.integration.cluster.kit import QUEUE, Cluster, NodeProcess
@@ -84,6 +87,26 @@ def test_management_passes_through_a_relay(nodes: tuple[NodeProcess, NodeProcess
         names = [queue.name for queue in management.list_queues()]
         assert "made-through-a-relay" in names
         management.delete_queue("made-through-a-relay")
+
+
+@pytest.mark.parametrize("name", [address.removeprefix("/") for address in OWN_ADDRESSES])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_entities_named_as_the_brokers_addresses_are_managed_through_any_node(
+    nodes: tuple[NodeProcess, NodeProcess], name: str, is_plain: bool
+) -> None:
+    owner, _ = nodes
+    for node in nodes:
+        with administration_client(
+            node.connection_string, None if is_plain else authority(owner), {}
+        ) as management:
+            management.create_queue(name)
+            found = management.get_queue(name)
+            management.update_queue(found, user_metadata="mine")
+            assert management.get_queue(name).user_metadata == "mine"
+            management.delete_queue(name)
+            with pytest.raises(ResourceNotFoundError):
+                management.get_queue(name)
+        assert node.health()["node"] == node.name
 
 
 @pytest.mark.parametrize("path", ["/", "/$page/app.js", "/$page/app.css", "/$page/icon.svg"])

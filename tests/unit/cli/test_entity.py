@@ -17,10 +17,12 @@ from azure.servicebus.management import (
 from click.testing import CliRunner, Result
 
 from pairbus.cli.entities.work import displayable
+from pairbus.cli.kit.errors import UNREADABLE, way_out
 from pairbus.cli.kit.namespace import _local_authority, shown_namespace
 from pairbus.cli.root import root
 from pairbus.errors import UsageError
-from tests.unit.gateway.atom_bench import Bench, connection_string
+from pairbus.gateway.http import HttpResponse
+from tests.unit.gateway.atom_bench import HOST, Bench, connection_string, entry, queue_entry
 
 
 @pytest.fixture
@@ -367,3 +369,50 @@ def test_a_rule_is_shown_in_the_words_of_a_person() -> None:
     filter_ = CorrelationRuleFilter(label="x", properties={"colour": "red"})
     shown = displayable(SimpleNamespace(filter=filter_, created_at_utc=datetime(1, 1, 1, tzinfo=UTC)))
     assert shown == {"filter": "label = 'x' AND properties.colour = 'red'", "created_at_utc": None}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"status": "healthy"}', "application/json"),
+        (b"ok", "text/plain"),
+        (b"", "application/xml"),
+        (b"<html><body>hello</body></html>", "text/html"),
+        (b"<!DOCTYPE html><br>", "text/html"),
+        (b"<entry xmlns='http://www.w3.org/2005/Atom'><title>", "application/atom+xml"),
+        (b"<a/>", "application/xml"),
+        (entry(""), "application/atom+xml"),
+        (queue_entry("<LockDuration>x</LockDuration>"), "application/atom+xml"),
+        (b"x", "application/octet-stream"),
+    ],
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "q"],
+        ["show", "q"],
+        ["show", "t/Subscriptions/s"],
+        ["show", "t/Subscriptions/s/Rules/r"],
+        ["create", "queue", "q"],
+        ["create", "topic", "q"],
+        ["create", "rule", "t/Subscriptions/s/Rules/r"],
+        ["update", "q", "--set", "max_delivery_count=3"],
+        ["delete", "q", "--yes"],
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_one_line_that_names_the_address(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    body: bytes,
+    kind: str,
+) -> None:
+    monkeypatch.setattr(bench, "carry", lambda _request: HttpResponse(200, [("content-type", kind)], body))
+    result = run(bench, *arguments)
+    if isinstance(result.exception, SystemExit) or result.exception is None:
+        return  # the client found nothing in it, which is no fault
+    line = way_out(result.exception)
+
+    assert line is not None, result.exc_info
+    assert line == f"the namespace at {HOST}: {UNREADABLE}"

@@ -29,6 +29,10 @@ CERTIFICATE: Final = (
 )
 KEY: Final = "the key was refused: check the key and its rights in the connection string"
 PROXY: Final = "a proxy did not let the request pass: check HTTPS_PROXY and HTTP_PROXY, or name the namespace's host in NO_PROXY"
+UNREADABLE: Final = (
+    "the answer cannot be read, so it is none of Service Bus's management API: does the connection string name the address of a "
+    "namespace, and not of another program?"
+)
 UNAUTHORIZED: Final = 401
 PROXY_AUTHENTICATION: Final = 407
 FORBIDDEN: Final = 403
@@ -48,6 +52,10 @@ _REACH_CLASSES: Final = frozenset(
         "ServiceResponseError",
     }
 )
+_UNREADABLE_CLASSES: Final = frozenset({"DecodeError", "DeserializationError"})
+_READER: Final = "azure.servicebus.management."
+"""The modules that read the answers of the management API. What they expect and do not find there ends in one of these errors."""
+_READER_ERRORS: Final = (AttributeError, KeyError, TypeError)
 _TRACE_LINE: Final = re.compile(
     r"^[ \t]*(?:Caused by: )?(?:azure\.servicebus\.exceptions|azure\.core\.exceptions|ssl)\.(\w+)\b(?=:|$)",
     re.MULTILINE,
@@ -114,7 +122,19 @@ def _way_out(error: BaseException) -> str | None:
         reasons = [cause.strerror for cause in chain if isinstance(cause, OSError) and cause.strerror]
         why = f" ({reasons[-1]})" if reasons else ""
         return f"the namespace could not be reached{why}: is it running, and does the connection string name its address?"
+    if names & _UNREADABLE_CLASSES or any(_is_of_a_reader(cause) for cause in chain):
+        return UNREADABLE
     return None
+
+
+def _is_of_a_reader(error: BaseException) -> bool:
+    """Whether the official client broke while it read an answer: it does not check what it takes apart."""
+    trace = error.__traceback__
+    if trace is None or not isinstance(error, _READER_ERRORS):
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return str(trace.tb_frame.f_globals.get("__name__", "")).startswith(_READER)
 
 
 def _is_about_the_key(error: BaseException) -> bool:

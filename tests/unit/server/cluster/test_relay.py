@@ -450,8 +450,18 @@ async def test_every_node_answers_for_its_own_health(
     assert json.loads(body) == {"role": "relay"}
 
 
-@pytest.mark.parametrize("target", [b"/healthy", b"http://node/q", b"http://user@node/health"])
-async def test_other_paths_that_begin_alike_are_relayed(pair: tuple[Node, Node], target: bytes) -> None:
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"/healthy",
+        b"http://node/q",
+        b"http://user@node/health",
+        b"/health?api-version=2021-05",
+        b"/health/owner?enrich=false&API-version=2021-05",
+        b"http://node/health/metrics?api-version=2021-05",
+    ],
+)
+async def test_other_requests_that_begin_alike_are_relayed(pair: tuple[Node, Node], target: bytes) -> None:
     relay, _ = pair
     request = b"GET " + target + b" HTTP/1.1\r\n\r\n"
     reader, _ = await relay.connect(request)

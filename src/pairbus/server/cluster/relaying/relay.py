@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, cast
 
+from pairbus.gateway.own_addresses import NODE_ADDRESSES, own_address
 from pairbus.server.cluster.relaying.pipes import Pipe, Pipes
 from pairbus.server.cluster.relaying.quiet import Quiet
 from pairbus.server.cluster.relaying.reach import OwnerReach, connect
@@ -53,7 +54,6 @@ NO_ROOM: Final = ("connections_max", "no_descriptor")
 """Why a new connection is refused for lack of places."""
 MADE_ROOM: Final = "made_room"
 """Why an old one is cut for a new one."""
-HEALTH_PATHS: Final = ("/health", "/health/owner", "/health/metrics")
 HEALTH_STARTS: Final = tuple(
     method + start for method in (b"get ", b"head ") for start in (b"/health", b"http://", b"https://")
 )
@@ -444,11 +444,12 @@ class Entrance(asyncio.Protocol):
         if b"\r\n" not in self._first:
             return len(self._first) < HEAD_BYTES_MAX
         try:
-            path = origin_form(line[1]).decode("latin-1").partition("?")[0]
+            target = origin_form(line[1]).decode("latin-1")
         except ValueError:
             return False  # the owner says what is wrong
-        if path not in HEALTH_PATHS:
-            return False
+        path = own_address(line[0].decode("latin-1").upper(), target)
+        if path not in NODE_ADDRESSES:
+            return False  # the owner's, or an entity's
         if b"\r\n\r\n" not in self._first and len(self._first) < HEAD_BYTES_MAX:
             return True
         self._relay.left(self)  # it does not wait for an owner
