@@ -87,9 +87,11 @@ def test_the_official_client_manages_such_an_entity(ready: dict[str, str], name:
         if kind == "topic":
             client.create_subscription(name, "owner")
             assert client.get_rule(name, "owner", "$Default").name == "$Default"
-        with ServiceBusClient.from_connection_string(ready["connection_string"]) as messages:
-            with getattr(messages, f"get_{kind}_sender")(name) as sender:
-                sender.send_messages(ServiceBusMessage("x"))
+        with (
+            ServiceBusClient.from_connection_string(ready["connection_string"]) as messages,
+            getattr(messages, f"get_{kind}_sender")(name) as sender,
+        ):
+            sender.send_messages(ServiceBusMessage("x"))
         call("delete_{}", name)
         with pytest.raises(ResourceNotFoundError):
             call("get_{}", name)

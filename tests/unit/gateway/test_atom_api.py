@@ -504,6 +504,20 @@ def test_only_the_plain_path_reaches_an_entity(bench: Bench, target: str) -> Non
     assert bench.namespace.find("q") is not None
 
 
+TOPIC_ENTRY = entry(f'<TopicDescription xmlns="{SERVICE_BUS}"/>')
+
+
+@pytest.mark.promise("M2")
+@pytest.mark.parametrize("target", ["//q", "/q//", "///q", "/x//q", "/%2Fq", "/./q"])
+@pytest.mark.parametrize("description", [queue_entry(), TOPIC_ENTRY])
+def test_only_the_plain_path_makes_an_entity(bench: Bench, target: str, description: bytes) -> None:
+    response = bench.ask("PUT", f"{target}?{VERSION}", description)
+
+    assert response.status == 400
+    assert "is not a queue or topic name" in detail_of(response)
+    assert list(bench.namespace.paths()) == []
+
+
 def test_errors_are_xml_with_a_tracking_id_of_their_own(bench: Bench) -> None:
     texts = [detail_of(bench.ask("GET", f"/missing?{VERSION}")) for _ in range(2)]
 

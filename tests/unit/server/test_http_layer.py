@@ -143,3 +143,31 @@ def test_any_bytes_are_an_http_request_or_refused(data: bytes) -> None:
         http.proceed()
 
     assert http.is_ended
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5",
+        b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nTransfer-Encoding: chunked",
+        b"GET /$servicebus/websocket HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+        b"content-length: 5\r\ntransfer-encoding: CHUNKED",
+        b"PUT /a HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked",
+    ],
+)
+def test_a_request_whose_length_is_said_twice_is_refused_and_ends_the_connection(lines: bytes) -> None:
+    asked: list[str] = []
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        asked.append(request.target)
+        return HttpResponse(200, [], b"")
+
+    http = HttpLayer(answer, peer="", secure=True, body_bytes_max=1000, now=lambda: 0)
+    http.receive(lines + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
+    output = b"".join(http.take_output())
+
+    assert asked == []
+    assert output.startswith(b"HTTP/1.1 400 ")
+    assert b"transfer-encoding" in output.lower()
+    assert output.count(b"HTTP/1.1 ") == 1
+    assert http.is_ended

@@ -44,7 +44,7 @@ from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.rights.access import claimed_rule
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.entity import KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
-from pairbus.model.names import canonical, check_rule_name, subscription_path
+from pairbus.model.names import canonical, check_entity_name, check_rule_name, subscription_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,6 +238,9 @@ class ManagementApi:
         path = route.path
         if kind == SUBSCRIPTION:
             path = subscription_path(self._topic(route).path, route.subscription)
+        else:
+            # As it stands in the path: the namespace would take extra slashes off, and no other method finds it by those.
+            check_entity_name(path)
         settings = _read_settings(kind, node, None, address.version, now)
         self._check_forwarding(request, None, settings, now)
         return entity_entry(self._namespace.create(kind, path, settings, now), address)

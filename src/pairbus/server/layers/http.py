@@ -165,6 +165,9 @@ class HttpLayer:
                     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head exceeds {HEADER_BYTES_MAX} bytes"
                 )
                 return
+            if said := _length_said_twice(event):
+                self._refuse(HTTPStatus.BAD_REQUEST, said)
+                return
             try:
                 self._target = origin_form(event.target)
             except ValueError as error:
@@ -289,6 +292,21 @@ def _head_bytes(head: h11.Request, target: bytes) -> bytes:
 
 def _head_size(head: h11.Request) -> int:
     return len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
+
+
+def _length_said_twice(head: h11.Request) -> str:
+    """Why nobody can be sure where the request ends; empty: it is certain. h11 takes such requests (RFC 9112, 6.1 and 6.3).
+
+    A proxy ahead that believes the other header sees other requests on the connection, and lets some pass that it never judged.
+    """
+    names = {name for name, _ in head.headers}
+    if b"transfer-encoding" not in names:
+        return ""
+    if b"content-length" in names:
+        return "the request has both Transfer-Encoding and Content-Length: send one of them"
+    if head.http_version < b"1.1":
+        return "the request has Transfer-Encoding, which HTTP/1.0 does not know: send Content-Length"
+    return ""
 
 
 def _content_length(head: h11.Request) -> int:
