@@ -110,6 +110,12 @@ def decode_message(payload: bytes, values_max: int = -1) -> DecodedMessage:
         RemoteProtocolError: the bytes are no message.
     """
     message = DecodedMessage()
+    decode_into(message, payload, values_max)
+    return message
+
+
+def decode_into(message: DecodedMessage, payload: bytes, values_max: int = -1) -> None:
+    """As ``decode_message``; a message that cannot be read to its end keeps the sections before."""
     offset, end = 0, len(payload)
     budget = values_budget(values_max) if values_max >= 0 else None
     while offset < end:
@@ -128,7 +134,6 @@ def decode_message(payload: bytes, values_max: int = -1) -> DecodedMessage:
             _add_map(message, code, value)
         else:
             raise bad(f"descriptor {code} is no message section")
-    return message
 
 
 def _add_map(message: DecodedMessage, code: int, value: dict[object, object]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.message.whole import decode_message, encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Int, Symbol
 from pairbus.errors import (
     ArgumentError,
@@ -23,7 +23,7 @@ from pairbus.gateway.faults import BLACK_HOLE
 from pairbus.gateway.management import messages as management_messages
 from pairbus.gateway.management import rules as management_rules
 from pairbus.gateway.management import sessions as management_sessions
-from pairbus.gateway.management.replies import REPLY_BYTES_MAX, may_ask, reply, reply_link, settle_request
+from pairbus.gateway.management.replies import REPLY_BYTES_MAX, may_ask, reply, reply_link, take_request
 from pairbus.gateway.management.request import NoContent, Postponed, Request
 from pairbus.gateway.telemetry.meter import MANAGEMENT
 from pairbus.model.access import LISTEN, MANAGE, SEND
@@ -75,15 +75,16 @@ def receive(
     faults = connection.broker.faults
     if faults.is_on and faults.strike(BLACK_HOLE, context.address.path, connection.now) is not None:
         return
-    if not settled:
-        settle_request(context.link, delivery_id)
     if not may_ask(connection):
         return  # before anything is read or locked for an answer that could not leave
-    try:
-        message = decode_message(payload, VALUES_MAX)
-    except ProtocolError:
-        return  # nobody could match an answer to a request that cannot be read
-    _serve(connection, context, message, state, POSTPONED_TIMES_MAX)
+    message, malformed = take_request(connection, context, delivery_id, settled, payload, VALUES_MAX)
+    if message is None:
+        return
+    if malformed is None:
+        _serve(connection, context, message, state, POSTPONED_TIMES_MAX)
+        return
+    description = connection.broker.tracker.describe(malformed.description, context.path, connection.now)
+    _answer(connection, context, message, malformed.status, description, malformed.condition, {})
 
 
 def _serve(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.amqp.message.whole import DecodedMessage, decode_into
 from pairbus.amqp.states import STATE_ACCEPTED
+from pairbus.errors import MalformedMessage, ProtocolError
 from pairbus.gateway.links import Replies
 
 if TYPE_CHECKING:
     from pairbus.amqp.transport.link import Link
     from pairbus.gateway.connection import GatewayConnection
+    from pairbus.gateway.links import LinkContext
 
 
 REPLY_BYTES_MAX: Final = 8_388_608
@@ -29,9 +32,33 @@ def may_ask(connection: GatewayConnection) -> bool:
     return False
 
 
-def settle_request(link: Link, delivery_id: int) -> None:
-    """Accept a request at once, not with others at the end of the turn: clients on uAMQP drop an answer that comes before it."""
-    link.session.settle_incoming_state(delivery_id, STATE_ACCEPTED)
+def take_request(
+    connection: GatewayConnection,
+    context: LinkContext,
+    delivery_id: int,
+    settled: bool,
+    payload: bytes,
+    values_max: int,
+) -> tuple[DecodedMessage | None, MalformedMessage | None]:
+    """Read a request and settle it at once, not with others at the end of the turn: clients on uAMQP drop an answer that comes before.
+
+    Returns the message and what is wrong with its bytes. No message: nobody could match an answer to it, so it is rejected.
+    """
+    session = context.link.session
+    message = DecodedMessage()
+    malformed: MalformedMessage | None = None
+    try:
+        decode_into(message, payload, values_max)
+    except ProtocolError as error:
+        malformed = MalformedMessage(f"The request cannot be read: {error}")
+        if not message.properties.message_id_raw:
+            if not settled:
+                refusal = connection.broker.tracker.error(malformed, context.path, connection.now)
+                session.reject_incoming(delivery_id, refusal)
+            return None, malformed
+    if not settled:
+        session.settle_incoming_state(delivery_id, STATE_ACCEPTED)
+    return message, malformed
 
 
 def reply(connection: GatewayConnection, link: Link, answer: bytes) -> None:

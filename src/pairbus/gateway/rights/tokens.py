@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.message.whole import decode_message, encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Int
-from pairbus.errors import EntityNotFound, ProtocolError, Refusal, Unauthorized
+from pairbus.errors import EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.addressing import parse, path_of
-from pairbus.gateway.management.replies import reply, reply_link, settle_request
+from pairbus.gateway.management.replies import reply, reply_link, take_request
 from pairbus.gateway.rights.access import claimed_rule, covers
 from pairbus.model.names import canonical
 
@@ -30,14 +30,14 @@ def receive(
     connection: GatewayConnection, context: TokenRequests, delivery_id: int, settled: bool, payload: bytes
 ) -> None:
     """Answer one put-token request."""
-    if not settled:
-        settle_request(context.link, delivery_id)
-    try:
-        request = decode_message(payload, VALUES_MAX)
-    except ProtocolError:
-        return  # nobody could match an answer to a request that cannot be read
+    request, malformed = take_request(connection, context, delivery_id, settled, payload, VALUES_MAX)
+    if request is None:
+        connection.request_refused()
+        return
     status, description = 202, "Accepted"
     try:
+        if malformed is not None:
+            raise malformed
         _put(connection, request)
     except Refusal as refusal:
         status = refusal.status
