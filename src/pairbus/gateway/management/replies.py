@@ -40,11 +40,10 @@ def take_request(
     payload: bytes,
     values_max: int,
 ) -> tuple[DecodedMessage | None, MalformedMessage | None]:
-    """Read a request and settle it at once, not with others at the end of the turn: clients on uAMQP drop an answer that comes before.
+    """Read a request and settle it.
 
     Returns the message and what is wrong with its bytes. No message: nobody could match an answer to it, so it is rejected.
     """
-    session = context.link.session
     message = DecodedMessage()
     malformed: MalformedMessage | None = None
     try:
@@ -54,11 +53,16 @@ def take_request(
         if not message.properties.message_id_raw:
             if not settled:
                 refusal = connection.broker.tracker.error(malformed, context.path, connection.now)
-                session.reject_incoming(delivery_id, refusal)
+                context.link.session.reject_incoming(delivery_id, refusal)
             return None, malformed
     if not settled:
-        session.settle_incoming_state(delivery_id, STATE_ACCEPTED)
+        settle_request(context.link, delivery_id)
     return message, malformed
+
+
+def settle_request(link: Link, delivery_id: int) -> None:
+    """Accept a request at once, not with others at the end of the turn: clients on uAMQP drop an answer that comes before it."""
+    link.session.settle_incoming_state(delivery_id, STATE_ACCEPTED)
 
 
 def reply(connection: GatewayConnection, link: Link, answer: bytes) -> None:
