@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import Refusal, StorageError, StoreFenced, StoreUnavailable, UsageError
 from pairbus.server.config.options import MEMORY
+from pairbus.server.file_size_limit import file_size_way_out
 from pairbus.server.heap import system_heap
 from pairbus.server.memory import CollectorPolicy
 from pairbus.server.ready import READY_FILE, ReadyInfo, write_ready_file
@@ -297,7 +298,9 @@ async def _serve(
     finally:
         await server.stop()
     if error is not None:
-        return _complain(f"stopped, nothing is acknowledged any more: {error}", EXIT_REFUSED)
+        return _complain(
+            f"stopped, nothing is acknowledged any more: {error}{_file_size_hint(error)}", EXIT_REFUSED
+        )
     logger.info("stopped", extra={"event": "server.stopped", "namespace": options.namespace})
     return EXIT_DONE
 
@@ -381,6 +384,8 @@ def raise_file_limit(wanted: int) -> int | None:
 def _explain(error: OSError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"{error.strerror}: {MORE_DESCRIPTORS}"
+    if error.errno == errno.EFBIG:
+        return f"{error.strerror}: {file_size_way_out()}"
     if error.errno == errno.EADDRINUSE:
         return f"{error.strerror}: another program listens there; choose another --amqp or --http address, or port 0"
     if error.errno == errno.EADDRNOTAVAIL:
@@ -398,7 +403,18 @@ def _way_out(cause: BaseException | None) -> str:
         return "; free some space there, or name another directory with --data"
     if cause.errno in (errno.EMFILE, errno.ENFILE):
         return f"; {MORE_DESCRIPTORS}"
+    if cause.errno == errno.EFBIG:
+        return f"; {file_size_way_out()}"
     return "; name a directory that can be written with --data"
+
+
+def _file_size_hint(error: BaseException | None) -> str:
+    """What to add to an error that the file size limit of the process led to; empty: it did not."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            return f"; {file_size_way_out()}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _complain(line: str, code: int) -> int:

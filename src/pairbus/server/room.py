@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreUnavailable
+from pairbus.server.file_size_limit import RAISE_FILE_SIZE_LIMIT, file_size_limit, shown_size
 from pairbus.server.logs.audit_reserve import LEAST_BYTES as AUDIT_RESERVE_BYTES
 from pairbus.storage.log.pool import READY_MIN
 from pairbus.storage.log.store import FIRST_SEGMENT_BYTES, RESERVE_BYTES, SEGMENT_BYTES
@@ -27,16 +28,28 @@ AUDIT_BYTES: Final = 2 * AUDIT_RESERVE_BYTES
 
 
 def check_room(data: Path, declared_bytes: int, has_audit: bool) -> None:
-    """Raises StoreUnavailable if the disk has less room than a new namespace needs there, whose log is not begun yet.
+    """Raises StoreUnavailable if the disk, or the limit of the process, has less room than a new namespace needs, whose log is not begun yet.
 
     ``declared_bytes``: what the entities of its configuration take. Less than a megabyte goes into what is left to others.
     """
+    _check_file_size_limit(data, has_audit)
     try:
         free = _free_bytes(data)
     except OSError:
         return  # the log, when it opens the directory, says what is wrong with it
     if free < _needed(declared_bytes, has_audit):
         raise no_room(data, free, declared_bytes, has_audit)
+
+
+def _check_file_size_limit(data: Path, has_audit: bool) -> None:
+    """A limit below the first files that are made would look like a full disk, or end the broker at the first one that is filled."""
+    limit = file_size_limit()
+    needed = max(SEGMENT_BYTES, AUDIT_RESERVE_BYTES if has_audit else 0)
+    if limit is not None and limit < needed:
+        raise StoreUnavailable(
+            f"a new namespace needs files of {_mb(needed)} in {data}, and the file size limit of this process is {shown_size(limit)}: "
+            f"{RAISE_FILE_SIZE_LIMIT}"
+        )
 
 
 def no_room(data: Path, free: int | None, declared_bytes: int, has_audit: bool) -> StoreUnavailable:
