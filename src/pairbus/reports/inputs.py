@@ -24,7 +24,9 @@ from pyarrow import compute, parquet
 
 from pairbus.errors import UsageError
 from pairbus.reports.columns import PLAIN, Form, Types, check_columns, form_of, spans
+from pairbus.server.logs.journal_blocks import first_number, scan
 from pairbus.server.logs.message_journal import convert, namespace_of
+from pairbus.server.logs.parquet import is_damaged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -259,7 +261,7 @@ def _listed(spark: SparkSession | None, location: str, wanted: Wanted) -> _Listi
         for journal in sorted(root.rglob(f"{JOURNALS}*.log")):
             found.is_found = True
             made = _converted(journal, found)
-            if not made:
+            if not made and str(journal) not in found.damaged:
                 found.empty_journals.append(str(journal))
             for part in made:
                 _add_parquet(part, wanted, found, str(journal))
@@ -282,6 +284,8 @@ def _listed(spark: SparkSession | None, location: str, wanted: Wanted) -> _Listi
 
 def _add_parquet(file: Path, wanted: Wanted, found: _Listing, journal: str = "") -> None:
     try:
+        if is_damaged(file):
+            raise ValueError("it is damaged: its checksum is another one")
         with parquet.ParquetFile(file) as opened:
             metadata, schema = opened.metadata, opened.schema_arrow
     except (OSError, ValueError) as error:
@@ -341,7 +345,7 @@ def _age(part: _Part, weight: str | None) -> tuple[bool, int, int, int, str]:
 
 
 def _converted(journal: Path, found: _Listing) -> list[Path]:
-    """The rows of an open journal as Parquet, as its broker will write them; nothing if it has none, or the broker just did.
+    """The rows of an open journal as Parquet, as its broker will write them; nothing if it has none, is damaged, or the broker just did.
 
     Raises:
         UsageError: It does not name its namespace, so its rows could stand for those of another one.
@@ -349,8 +353,13 @@ def _converted(journal: Path, found: _Listing) -> list[Path]:
     place = tempfile.TemporaryDirectory(prefix="pairbus-journal-", ignore_cleanup_errors=True)
     made = Path(place.name)
     try:
-        copy = Path(shutil.copy(journal, made / journal.name))
+        copy, damage = _copied(journal, made)
     except FileNotFoundError:
+        return []
+    if damage is not None:
+        found.damaged[str(journal)] = (
+            f"it is damaged at byte {damage:,}; a start of its broker with --audit keeps what can be read, and notes what is missing"
+        )
         return []
     namespace = namespace_of(copy)
     if namespace is None:
@@ -363,6 +372,18 @@ def _converted(journal: Path, found: _Listing) -> list[Path]:
     found.kept.append(place)
     convert(copy, made, namespace)
     return sorted(made.rglob(f"*{PARQUET}"))
+
+
+def _copied(journal: Path, directory: Path) -> tuple[Path, int | None]:
+    """A copy of a journal, and where it is damaged."""
+    before = -1
+    while True:
+        copy = Path(shutil.copy(journal, directory / journal.name))
+        damage = scan(copy.read_bytes(), first_number(journal.name)).damage
+        # A broker that writes meanwhile may seem to leave a hole, because the copy is not of one moment. The next copy has what was there.
+        if damage is None or damage == before:
+            return copy, damage
+        before = damage
 
 
 def _listed_remote(spark: SparkSession, location: str) -> _Listing:

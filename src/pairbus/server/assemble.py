@@ -20,7 +20,7 @@ from pairbus.server.clock import BrokerClock, utc
 from pairbus.server.config.forwarding import forwarding_loops
 from pairbus.server.config.options import MEMORY, unknown_store
 from pairbus.server.logs.audit import AuditLog
-from pairbus.server.logs.audit_pauses import note_audit, note_no_audit
+from pairbus.server.logs.audit_pauses import known_of, note_audit, note_no_audit
 from pairbus.server.logs.audit_reserve import give_back
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.usage import UsageWriter
@@ -124,6 +124,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
         broker.offers_faults = options.faults
         replayed = recover(broker.namespace, store, now=now)
         audited = broker.namespace.audited_batch
+        is_alone = options.cluster is None
         boot_id = f"{utc(now):%Y%m%dT%H%M%S}-{secrets.token_hex(BOOT_ID_BYTES)}"
         audit_rows = AuditRows() if options.audit else None
         kept: Store = store
@@ -132,7 +133,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
             messages = MessageAudit(
                 directory,
                 options.namespace,
-                audited,
+                known_of(broker.namespace, is_alone=is_alone),
                 boot_id,
                 BrokerClock(),
                 retention_days=options.audit_days,
@@ -148,7 +149,8 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
             note_audit(broker.namespace, audit_rows, now)
         elif options.store != MEMORY:
             give_back(options.data / MESSAGE_AUDIT_DIRECTORY)
-            note_no_audit(broker.namespace, store, options.data / MESSAGE_AUDIT_DIRECTORY, boot_id, now)
+            directory = options.data / MESSAGE_AUDIT_DIRECTORY
+            note_no_audit(broker.namespace, store, directory, boot_id, now, is_alone=is_alone)
         is_declared = declare_entities(broker.namespace, options.declarations, now)
         if is_own and not replayed and not is_declared:
             # Free space said otherwise, as it does where a quota limits it.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 
-from pairbus.server.logs.message_journal import BLOCK, FIELDS, MAGIC, convert
+from pairbus.server.logs.journal_blocks import block
+from pairbus.server.logs.message_journal import FIELDS, convert
 from pairbus.server.logs.parquet import hour_name
 
 NOON_MS = 1_794_744_000_000
@@ -103,13 +103,13 @@ def write_log(directory: Path, rows: Sequence[Mapping[str, object]], layout: str
     return places
 
 
-def journal_bytes(rows: Sequence[Mapping[str, object]], namespace: str) -> bytes:
-    """An open journal with these rows, and space behind them."""
+def journal_bytes(rows: Sequence[Mapping[str, object]], namespace: str, first: int = 2) -> bytes:
+    """An open journal with these rows, and space behind them. ``first`` is the number of its first block."""
     lines = [json.dumps([entry[name] for name in FIELDS if name != "namespace"]).encode() for entry in rows]
     if lines:
         lines[0] = lines[0][:-1] + b", " + json.dumps(namespace).encode() + b"]"
     found = b""
-    for number, at in enumerate(range(0, len(lines), BLOCK_ROWS), 2):
+    for number, at in enumerate(range(0, len(lines), BLOCK_ROWS), first):
         data = b"\n".join(lines[at : at + BLOCK_ROWS]) + b"\n"
-        found += BLOCK.pack(MAGIC, number, len(data), zlib.crc32(data)) + data
+        found += block(number, data)
     return found + bytes(1 << 12)

@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from pairbus.cli.root import main
-from tests.integration.reports.ledger_kit import SCHEMA, row, write, write_table
+from pairbus.server.logs.message_journal import convert
+from tests.integration.reports.ledger_kit import SCHEMA, journal_bytes, row, write, write_table
 from tests.integration.spark.kit import small_session
 
 pytestmark = pytest.mark.timeout(900)  # the first test of a process starts Java
@@ -131,3 +132,57 @@ def test_a_file_that_turns_out_damaged_is_named(place: Path, capsys: pytest.Capt
     for engine in ("local", "spark"):
         ledgers = ("--sent", hurt, "--received", place / "ledger.parquet")
         mistake(capsys, WRONG, said, "reconcile", *ledgers, "--engine", engine)
+
+
+@pytest.mark.promise("B10")
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_damaged_audit_log_proves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    """A journal and a part, before Java starts."""
+    small_session()
+    rows = [row("sent", f"{number}") for number in range(100)]
+    folder = tmp_path / "data" / "messages-audit"
+    folder.mkdir(parents=True)
+    journal = folder / f"journal-{2:016}-life.log"
+    whole = journal_bytes(rows, "contoso")
+    written = len(whole.rstrip(b"\0"))
+    data = tmp_path / "data"
+    arguments = ("reconcile", "--sent", data, "--received", data, "--engine", engine)
+    hurts = (
+        (whole[: written // 2], "is damaged at byte"),
+        (whole[:300] + bytes(200) + whole[500:], "is damaged at byte 0"),
+        (whole[:300] + b"\0" + whole[301:], "is damaged at byte 0"),
+        (whole[500:], "is damaged at byte 0"),
+        (b"", "is damaged at byte 0"),
+    )
+    for hurt, says in hurts:
+        journal.write_bytes(hurt)
+        mistake(capsys, WRONG, f"{journal} cannot be read (it {says}", *arguments)
+
+    journal.write_bytes(whole)
+    convert(journal, folder, "contoso")
+    (part,) = folder.rglob("*.parquet")
+    made = part.read_bytes()
+    for at in range(4, len(made), 500):
+        part.write_bytes(made[:at] + bytes([made[at] ^ 4]) + made[at + 1 :])
+        mistake(capsys, WRONG, f"{part} cannot be read (it is damaged", *arguments)
+
+
+@pytest.mark.promise("B10")
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_page_that_does_not_fit_its_checksum_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    """Of a file that is not a broker's own, and so has no checksum of the whole; Spark finds it where it alone can read."""
+    small_session()
+    ledger = tmp_path / "ledger.parquet"
+    write(ledger, [row("sent", f"{number:05}") for number in range(5_000)])
+    table = pyarrow.parquet.read_table(ledger)
+    pyarrow.parquet.write_table(table, ledger, compression="none", use_dictionary=False, write_page_checksum=True)  # fmt: skip
+    whole = ledger.read_bytes()
+    good = tmp_path / "good.parquet"
+    good.write_bytes(whole)
+    ledger.write_bytes(whole.replace(b"02345", b"92345", 1))
+    says = f"{ledger} cannot be read: it is damaged"
+    mistake(capsys, WRONG, says, "reconcile", "--sent", ledger, "--received", good, "--engine", engine)

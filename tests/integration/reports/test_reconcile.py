@@ -399,7 +399,7 @@ def test_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(
     (tmp_path / "data" / "messages-audit").mkdir(parents=True)
     # The last block was not written to its end.
     journal = tmp_path / "data" / "messages-audit" / "journal-0000000000000002-life.log"
-    journal.write_bytes(block + block[:30])
+    journal.write_bytes(block + journal_bytes([row("sent", "d")], "contoso", 3)[:30] + bytes(1 << 12))
     received = write(tmp_path / "received.parquet", [row("received", name) for name in "ab"])
     data = str(tmp_path / "data")
     code, found = run(engine, "--sent", older, "--sent", newer, "--sent", newer, "--sent", data, "--received", received, "--received", data

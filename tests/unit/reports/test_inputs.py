@@ -113,7 +113,7 @@ def journal(data: Path, namespace: str, rows: list[dict[str, object]]) -> Path:
     """An open journal in the data directory of a broker."""
     file = data / AUDIT.folder / f"journal-{1:016}-{namespace}-life.log"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(journal_bytes(rows, namespace))
+    file.write_bytes(journal_bytes(rows, namespace, 1))
     return file
 
 

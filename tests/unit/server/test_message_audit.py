@@ -27,6 +27,7 @@ from pairbus.reports.engines.audit_log import AUDIT, RECEIVED, SENT
 from pairbus.reports.inputs import find_inputs
 from pairbus.server.assemble import assemble, recover
 from pairbus.server.config.options import Options
+from pairbus.server.logs.audit_pauses import known_of
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.message_journal import blocks, journal_files
 from pairbus.storage.codec import encode
@@ -75,7 +76,7 @@ class Life:
         self.audit = MessageAudit(
             directory,
             "contoso",
-            number,
+            known_of(self.broker.namespace, is_alone=True),
             f"boot{boot}",
             lambda: now,
             journal_bytes_max,
@@ -121,6 +122,8 @@ class Life:
 
     def crash_quietly(self) -> None:
         """Between two commits: nothing is said or written any more."""
+        self.audit._closed.put(None)
+        self.audit._thread.join()
         self.audit._reserve.close()
 
     def stop(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from pathlib import Path
 
 import pyarrow.parquet
@@ -15,10 +14,9 @@ from pairbus.gateway.telemetry.audit_rows import AuditRow
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.server.logs.audit_reserve import AuditReserve
+from pairbus.server.logs.journal_blocks import block
 from pairbus.server.logs.message_journal import (
-    BLOCK,
     FIELDS,
-    MAGIC,
     TYPES,
     AuditJournal,
     convert,
@@ -51,7 +49,7 @@ def test_a_journal_of_an_older_version_is_converted(tmp_path: Path) -> None:
     old = [NOW, "sent", "orders", 1, "m", 1, "0" * 64, "", ""]
     data = json.dumps(old).encode() + b"\n"
     journal = tmp_path / "journal-0000000000000001-boot.log"
-    journal.write_bytes(BLOCK.pack(MAGIC, 1, len(data), zlib.crc32(data)) + data)
+    journal.write_bytes(block(1, data))
 
     convert(journal, tmp_path, "contoso")
 

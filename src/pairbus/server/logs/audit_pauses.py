@@ -7,15 +7,15 @@ audit log has a row for each change, so that `pairbus reconcile` knows too.
 from __future__ import annotations
 
 import logging
-import os
-import zlib
 from typing import TYPE_CHECKING
 
 from pairbus.engine.records import AuditMarked
 from pairbus.gateway.telemetry.audit_rows import AUDIT_BEGUN, AUDIT_RESUMED, AUDIT_STOPPED, AuditRow
 from pairbus.server.clock import utc
-from pairbus.server.files import FILE_MODE, sync_directory
-from pairbus.server.logs.message_journal import BLOCK, MAGIC, encode_row, journal_files, mend
+from pairbus.server.files import write_whole
+from pairbus.server.logs.journal_blocks import block, end_mark
+from pairbus.server.logs.journal_mending import Known, mend_journals
+from pairbus.server.logs.message_journal import encode_row, journal_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,14 @@ def note_audit(namespace: Namespace, rows: AuditRows, now: int) -> None:
         rows.audit_changed(AUDIT_BEGUN, now)
 
 
-def note_no_audit(namespace: Namespace, store: Store, directory: Path, boot_id: str, now: int) -> None:
+def known_of(namespace: Namespace, *, is_alone: bool) -> Known:
+    """What the store knows of the audit log."""
+    return Known(namespace.audited_batch, namespace.created_at, namespace.audit_stopped_at, is_alone)
+
+
+def note_no_audit(
+    namespace: Namespace, store: Store, directory: Path, boot_id: str, now: int, *, is_alone: bool
+) -> None:
     """A broker starts without an audit. If the namespace had one, the store remembers since when it has none, and so does the audit log if it
     is here: its row counts with the first commit, by the rule of ``message_audit``.
     """
@@ -51,7 +58,7 @@ def note_no_audit(namespace: Namespace, store: Store, directory: Path, boot_id: 
     if not namespace.audit_stopped_at:
         number = namespace.audited_batch + 1
         if directory.is_dir():
-            _write(directory, namespace.name, number, boot_id, now)
+            _write(directory, namespace.name, known_of(namespace, is_alone=is_alone), boot_id, now)
         mark = AuditMarked(number)
         store.append(mark)
         namespace.fold(mark)
@@ -67,19 +74,14 @@ def note_no_audit(namespace: Namespace, store: Store, directory: Path, boot_id: 
     )
 
 
-def _write(directory: Path, namespace: str, number: int, boot_id: str, now: int) -> None:
+def _write(directory: Path, namespace: str, known: Known, boot_id: str, now: int) -> None:
     """A journal with the one row. Without it (the disk is full) the next audited start still writes when the audit stopped."""
     try:
         # A block that no batch stands for must not get its number from this start.
-        for file in journal_files(directory):
-            mend(file, number - 1)
+        mend_journals(directory, namespace, known, boot_id, now)
+        number = known.number + 1
         data = encode_row(AuditRow(AUDIT_STOPPED, "", 0, now, b"", ""), namespace)
-        path = directory / f"journal-{number:016}-{boot_id}.log"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as stream:
-            stream.write(BLOCK.pack(MAGIC, number, len(data), zlib.crc32(data)) + data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        sync_directory(directory)
+        write_whole(directory / journal_name(number, boot_id), block(number, data) + end_mark(number))
     except OSError as error:
         logger.error(
             "the audit log of messages could not note that it stops",

@@ -6,8 +6,8 @@ Rule 2: so the journal holds exactly the blocks whose batches are durable: no ro
 Rule 3: a full or old journal is turned into Parquet by a thread, under a name of its own, so doing it again changes nothing.
 Rule 4: space is reserved for the rows of settlements; when it has to be touched, sends are refused.
 
-See ``docs/decisions/0010-usage-and-audit.md`` and ``0011-audit-on-a-full-disk.md``. The files are read and written by
-``message_journal``.
+See ``docs/decisions/0010-usage-and-audit.md`` and ``0011-audit-on-a-full-disk.md``. The files are written by
+``message_journal``, and mended at a start by ``journal_mending``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from pairbus.engine.records import AuditMarked, Record
 from pairbus.errors import StoreFailed, UsageError
 from pairbus.server.files import make_directory
 from pairbus.server.logs.audit_reserve import RESERVE_BYTES, AuditReserve
-from pairbus.server.logs.message_journal import AuditJournal, convert, journal_files, mend
+from pairbus.server.logs.journal_mending import Known, mend_journals, newest_part
+from pairbus.server.logs.message_journal import AuditJournal, convert
 from pairbus.server.logs.parquet import HOUR_MS, remove_hours_before, remove_unfinished
 from pairbus.storage.ports import Store
 
@@ -57,7 +58,7 @@ class MessageAudit:
     """Journals and their conversion. ``write`` belongs to the committer's thread, the rest to its own.
 
     Args:
-        durable_number: The number of the last batch that the store holds.
+        known: What the store knows of the audit log.
         boot_id: Names this life of the broker in file names.
         retention_days: How long Parquet files are kept.
         message_count: How many messages are stored, asked by the audit's thread: the reserve has room for their rows.
@@ -67,7 +68,7 @@ class MessageAudit:
         self,
         directory: Path,
         namespace: str,
-        durable_number: int,
+        known: Known,
         boot_id: str,
         clock: Callable[[], int],
         journal_bytes_max: int = JOURNAL_BYTES_MAX,
@@ -92,9 +93,8 @@ class MessageAudit:
         make_directory(directory)
         remove_unfinished(directory)
         self._reserve = AuditReserve(directory, reserve_bytes, message_count)
-        for file in journal_files(directory):
-            if mend(file, durable_number):
-                self._closed.put(file)
+        for file in mend_journals(directory, namespace, known, boot_id, clock()):
+            self._closed.put(file)
 
     @property
     def has_room(self) -> bool:
@@ -182,7 +182,10 @@ class MessageAudit:
             return
         self._cleaned_hour = hour
         try:
-            removed = remove_hours_before(self._directory, now - self._retention_ms)
+            # The newest part tells the next start that nothing is missing.
+            newest = newest_part(self._directory)
+            kept = None if newest is None else newest.parent
+            removed = remove_hours_before(self._directory, now - self._retention_ms, kept=kept)
         except OSError as error:
             logger.error("audit not removed", extra={"event": "audit.failed", "error": str(error)})
             return

@@ -1,17 +1,13 @@
 """Files of the message audit: journals of checksummed blocks, and the Parquet that is made of them.
 
-A block is ``magic, number, length, CRC-32`` and lines of JSON, one for each row. The first row of a journal also names the namespace. Behind the
-last block a journal in use, or one that a crash left, has zeros: its space is reserved ahead of writing.
+``journal_blocks`` says what a journal looks like. The first row of a journal also names the namespace.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
-import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,17 +16,14 @@ from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.view import PropertiesView
 from pairbus.gateway.telemetry.audit_rows import DUPLICATE, REDRIVEN, SENT
 from pairbus.model.message_row import types
-from pairbus.server.files import FILE_MODE, sync_directory
+from pairbus.server.files import FILE_MODE, UNFINISHED_SUFFIX, sync_directory
+from pairbus.server.logs.journal_blocks import BLOCK, block, end_mark, first_number, whole_blocks
 from pairbus.server.logs.parquet import HOUR_MS, hour_name, write_part
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.audit_rows import AuditRow
     from pairbus.server.logs.audit_reserve import AuditReserve
 
-logger = logging.getLogger(__name__)
-
-MAGIC: Final = b"PBA1"
-BLOCK: Final = struct.Struct("<4sQII")
 DESTINATION_PROPERTY: Final = "x-ms-path"
 """Application property of a backlog message that names its destination."""
 REDRIVEN_PROPERTY: Final = "x-pairbus-redriven"
@@ -106,13 +99,22 @@ class AuditJournal:
     def __init__(
         self, directory: Path, namespace: str, number: int, boot_id: str, reserve: AuditReserve
     ) -> None:
-        self.path = directory / f"journal-{number:016}-{boot_id}.log"
+        self.path = directory / journal_name(number, boot_id)
         self._namespace = namespace
         self._reserve = reserve
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        self._file = reserve.descriptors.run(lambda: os.open(self.path, flags, FILE_MODE))
-        self._size = self._allocated = 0
+        self._size = self._whole_size = self._allocated = self._number = 0
         self._hour = 0
+        # It gets its name with its space: a journal of that name that has none was cut.
+        unfinished = self.path.with_name(f".{self.path.name}{UNFINISHED_SUFFIX}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self._file = reserve.descriptors.run(lambda: os.open(unfinished, flags, FILE_MODE))
+        try:
+            self._allocate(GROWTH_BYTES)
+            unfinished.rename(self.path)
+        except BaseException:
+            os.close(self._file)
+            unfinished.unlink(missing_ok=True)
+            raise
         reserve.descriptors.run(lambda: sync_directory(directory))
         reserve.descriptors.fill()
 
@@ -127,25 +129,44 @@ class AuditJournal:
             self._hour = rows[0].at - rows[0].at % HOUR_MS
             name = self._namespace
         data = b"".join([encode_row(rows[0], name), *[encode_row(row) for row in rows[1:]]])
-        block = memoryview(BLOCK.pack(MAGIC, number, len(data), zlib.crc32(data)) + data)
-        lacking = self._size + len(block) - self._allocated
+        whole = block(number, data)
+        # Behind each block there is room for the end mark.
+        lacking = self._size + len(whole) + BLOCK.size - self._allocated
         if lacking > 0:
-            growth = max(lacking, GROWTH_BYTES)
-            self._reserve.allocate(self._file, self._allocated, growth)
-            self._allocated += growth
-        while block:
-            written = os.write(self._file, block)
-            self._size += written
-            block = block[written:]
+            self._allocate(max(lacking, GROWTH_BYTES))
+        self._append(whole)
         os.fdatasync(self._file)
+        self._number, self._whole_size = number, self._size
+
+    def _allocate(self, growth: int) -> None:
+        self._reserve.allocate(self._file, self._allocated, growth)
+        self._allocated += growth
+        # Where nothing can be reserved the file is as long all the same.
+        os.ftruncate(self._file, self._allocated)
+
+    def _append(self, whole: bytes) -> None:
+        left = memoryview(whole)
+        while left:
+            written = os.write(self._file, left)
+            self._size += written
+            left = left[written:]
 
     def close(self) -> None:
-        """Give back what was reserved and not written. Idempotent."""
+        """Write the end mark, and give back what was reserved and not written. Idempotent."""
         if self._file >= 0:
-            os.ftruncate(self._file, self._size)
+            if self._number:
+                # A block that could not be written to its end is not one.
+                self._size = os.lseek(self._file, self._whole_size, os.SEEK_SET)
+                self._append(end_mark(self._number))
+                os.ftruncate(self._file, self._size)
             os.close(self._file)
             self._file = -1
             self._reserve.descriptors.fill()
+
+
+def journal_name(number: int, boot_id: str) -> str:
+    """The name of a journal; ``number`` is that of its first block."""
+    return f"journal-{number:016}-{boot_id}.log"
 
 
 def journal_files(directory: Path) -> list[Path]:
@@ -155,38 +176,19 @@ def journal_files(directory: Path) -> list[Path]:
 
 def blocks(file: Path) -> Iterator[tuple[int, int, bytes]]:
     """Number, end and contents of every whole block, up to the first that is not."""
-    with file.open("rb") as stream:
-        while len(head := stream.read(BLOCK.size)) == BLOCK.size:
-            magic, number, length, checksum = BLOCK.unpack(head)
-            data = stream.read(length) if magic == MAGIC else b""
-            if magic != MAGIC or len(data) != length or zlib.crc32(data) != checksum:
-                return
-            yield number, stream.tell(), data
+    for found in whole_blocks(file.read_bytes(), first_number(file.name)):
+        yield found.number, found.end, found.data
 
 
-def mend(file: Path, durable_number: int) -> bool:
-    """Cut off what no batch of the store stands for. False: nothing was left, and the file is gone."""
-    end = 0
-    for number, block_end, _ in blocks(file):
-        if number > durable_number:
-            break
-        end = block_end
-    cut = file.stat().st_size - end
-    if cut:  # a torn block, one that never counted, or just space that was reserved
-        logger.info("audit journal cut", extra={"event": "audit.cut", "file": file.name, "bytes": cut})
-    if not end:
-        file.unlink()
-        return False
-    with file.open("r+b") as stream:
-        stream.truncate(end)
-        os.fsync(stream.fileno())
-    return True
+def lines(data: bytes) -> list[bytes]:
+    """The rows of a block."""
+    return [line for line in data.split(b"\n") if line]
 
 
 def namespace_of(file: Path) -> str | None:
     """The namespace that a journal names; empty in one of an older version. None if it has no row yet."""
     for _, _, data in blocks(file):
-        for line in data.splitlines():
+        for line in lines(data):
             return _named(json.loads(line))
     return None
 
@@ -201,8 +203,10 @@ def convert(file: Path, directory: Path, namespace: str) -> None:
     not name it.
     """
     by_hour: dict[int, list[list[object]]] = {}
-    for _, _, data in blocks(file):
-        for line in data.splitlines():
+    last = 0
+    for number, _, data in blocks(file):
+        last = number
+        for line in lines(data):
             fields = json.loads(line)
             if not by_hour:
                 namespace = _named(fields) or namespace
@@ -213,6 +217,6 @@ def convert(file: Path, directory: Path, namespace: str) -> None:
             name: [row[at] if at < len(row) else None for row in rows] for at, name in enumerate(FIELDS)
         }
         columns["namespace"] = [namespace] * len(rows)
-        write_part(directory / hour_name(hour), part, TYPES, columns)
+        write_part(directory / hour_name(hour), part, TYPES, columns, last)
     file.unlink()
     sync_directory(directory)

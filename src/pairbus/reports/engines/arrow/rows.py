@@ -48,7 +48,9 @@ def read_parquet(path: str, columns: Columns) -> pa.Table:
         UsageError: The file is damaged.
     """
     try:
-        with parquet.ParquetFile(path, coerce_int96_timestamp_unit="ms") as file:
+        with parquet.ParquetFile(
+            path, coerce_int96_timestamp_unit="ms", page_checksum_verification=True
+        ) as file:
             there = [name for name in columns if name in file.schema_arrow.names]
             found = file.read(columns=there)
             made = {

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "source"
 _FILE: Final = "_metadata.file_path"
+VERIFY_PAGES: Final = "parquet.page.verify-checksum.enabled"
+"""An option of Spark's reader of Parquet: a page that does not fit its checksum, if it has one, ends the job."""
 NO_TEXT: Final = "bytes that are no text in UTF-8"
 """What a task says that found them."""
 

@@ -14,7 +14,7 @@ from pairbus.reports.engines.arrow.judging import MARKS, TYPES, Question, measur
 from pairbus.reports.engines.audit_log import COLUMNS, TRANSFER_PATH
 from pairbus.reports.engines.gaps import Hidden, hidden_by
 from pairbus.reports.engines.primaries import Choice, choose
-from pairbus.reports.engines.spark.files import SOURCE, mapped, read_lines
+from pairbus.reports.engines.spark.files import SOURCE, VERIFY_PAGES, mapped, read_lines
 from pairbus.reports.engines.spark.tasks import (
     FACT,
     HAS_SESSION,
@@ -108,7 +108,12 @@ def _roles(paths: Mapping[str, Sequence[str]]) -> dict[str, str]:
 def _read(spark: SparkSession, paths: Sequence[str], form: Form) -> DataFrame:
     there = [name for name in COLUMNS if name not in form.absent]
     schema = _schema(there, "bigint" if form.unit else "timestamp")
-    found = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*map(spark_path, paths))
+    found = (
+        spark.read.schema(schema)
+        .option("recursiveFileLookup", "true")
+        .option(VERIFY_PAGES, "true")
+        .parquet(*map(spark_path, paths))
+    )
     ms = f"time div {UNITS[form.unit]}" if form.unit else "unix_micros(time) div 1000"
     columns = [f.expr(ms).alias(name) if name == "time" else f.col(name) for name in there]
     absent = [f.lit(None).cast(_type(name)).alias(name) for name in form.absent]

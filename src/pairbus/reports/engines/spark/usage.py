@@ -12,7 +12,7 @@ from pairbus.reports.bill.model import CONNECTIONS, DAY_MS, HOUR_MS, MINUTE_MS, 
 from pairbus.reports.columns import CALENDAR_MS, PLAIN, UNITS
 from pairbus.reports.engines import usage_log as log
 from pairbus.reports.engines.arrow.bill import LINE_TYPES
-from pairbus.reports.engines.spark.files import NO_TEXT, SOURCE, read_lines, source_column
+from pairbus.reports.engines.spark.files import NO_TEXT, SOURCE, VERIFY_PAGES, read_lines, source_column
 from pairbus.reports.engines.usage_log import COLUMNS, EVENT, NAMES, VALUES, UsageRange
 from pairbus.reports.inputs import spark_path
 
@@ -97,7 +97,11 @@ def _rows(spark: SparkSession, wanted: UsageRange) -> DataFrame:
     for (unit, is_unsure), paths in files.items():
         # Partitions are not inferred: several logs have several roots.
         reader = spark.read.schema(_schema("bigint" if unit else "timestamp"))
-        rows = reader.option("recursiveFileLookup", "true").parquet(*map(spark_path, paths))
+        rows = (
+            reader.option("recursiveFileLookup", "true")
+            .option(VERIFY_PAGES, "true")
+            .parquet(*map(spark_path, paths))
+        )
         if not unit:
             # By the times as they are in the files, so that parts of these are passed over.
             rows = _inside(rows, "bucket", wanted.start, wanted.end)
