@@ -158,6 +158,14 @@ def test_a_row_becomes_a_message_field_by_field() -> None:
         ({"body": 5}, "body is a int"),
         ({"body": b"", "message_id": 5}, "message_id is a int"),
         ({"body": b"", "time_to_live_ms": -1}, "time_to_live_ms is -1"),
+        ({"body": b"", "time_to_live_ms": 0}, "time_to_live_ms is 0: expected 1 to .*, or null for none"),
+        (
+            {
+                "body": b"",
+                "application_properties": {"a": {"type": "timestamp", "value": "2026-11-15T12:00:00Z"}},
+            },
+            "'a' is no timestamp: '2026-11-15T12:00:00Z'; expected whole milliseconds since 1970",
+        ),
         ({"body": b"", "application_properties": {"a": {"type": "wish", "value": "x"}}}, "type 'wish'"),
         ({"body": b"", "application_properties": {"a": {"type": "int", "value": "x"}}}, "'a' is no int"),
         ({"body": b"", "application_properties": {"a": 5}}, "'a' is a int"),

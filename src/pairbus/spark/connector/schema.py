@@ -90,7 +90,8 @@ def row_of(payload: bytes, entity: str, *, has_raw: bool = True) -> tuple[Any, .
     values["raw"] = original_of(payload) if has_raw else None
     values["state"] = _state(annotations)
     life = message.header[2] if len(message.header) > 2 else None
-    values["time_to_live_ms"] = life if isinstance(life, int) else None
+    # A header may say 0. It means that the sender set none.
+    values["time_to_live_ms"] = life if isinstance(life, int) and life else None
     deliveries = message.header[4] if len(message.header) > 4 else None
     values["delivery_count"] = deliveries if isinstance(deliveries, int) else 0
     enqueued = _moment_ms(annotations.get(_ENQUEUED))
@@ -203,6 +204,13 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r}; expected whole milliseconds since 1970") from None
+
+
 _FROM_TEXT: Final[dict[str, Callable[[str], object]]] = {
     "null": lambda text: None,  # noqa: ARG005 - null has no text
     "boolean": _boolean,
@@ -216,7 +224,7 @@ _FROM_TEXT: Final[dict[str, Callable[[str], object]]] = {
     "long": lambda text: types.Long(int(text)),
     "float": lambda text: types.Float(float(text)),
     "double": lambda text: types.Double(float(text)),
-    "timestamp": lambda text: Timestamp(int(text)),
+    "timestamp": lambda text: Timestamp(_whole(text)),
     "uuid": lambda text: types.Uuid(uuid.UUID(text).bytes),
     "binary": lambda text: base64.b64decode(text, validate=True),
     "string": str,
@@ -370,9 +378,10 @@ def _string(row: Mapping[str, Any], field: str) -> str | None:
 
 
 def _life(value: object) -> int:
-    if isinstance(value, int) and 0 <= value < 2**32:
+    # Service Bus takes 0 for none: the message would never expire.
+    if isinstance(value, int) and 0 < value < 2**32:
         return value
-    raise UsageError(f"time_to_live_ms is {value!r}: expected 0 to {2**32 - 1}")
+    raise UsageError(f"time_to_live_ms is {value!r}: expected 1 to {2**32 - 1}, or null for none")
 
 
 def milliseconds_of(value: object, name: str) -> int:
