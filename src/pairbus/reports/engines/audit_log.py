@@ -53,7 +53,16 @@ REASON_EXPIRED: Final = "TTLExpiredException"
 KEY: Final = ("destination", "message_id", "body")
 DELIVERED_TOPIC: Final = "delivered_topic"
 MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    SENT: ("sent_backlog", "redriven", "sent_direct", "direct_outside", "parked_again", "direct_again"),
+    SENT: (
+        "sent_backlog",
+        "redriven",
+        "sent_direct",
+        "direct_outside",
+        "parked_again",
+        "direct_again",
+        "sent_older",
+        "sent_logged",
+    ),
     RECEIVED: (
         "stored",
         "delivered",
@@ -64,6 +73,10 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "cancelled_there",
         "stored_outside",
         "forwarded_in",
+        "by_way",
+        "sent_older",
+        "ended_older",
+        "ended_older_topic",
     ),
     BACKLOG: (
         "parked",
@@ -75,6 +88,8 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "entered_again",
         "drained",
         "taken",
+        "drained_older",
+        "taken_older",
         "backlog_listed",
         "aside_listed",
     ),
@@ -90,6 +105,14 @@ OUTSIDE: Final = {"direct_outside": "sent_direct", "stored_outside": "stored"}
 """Which rows they count."""
 AGAIN: Final = {"parked_again": "sent_backlog", "direct_again": "sent_direct"}
 """The same of sends that may be of a message that somebody took out of a dead-letter queue of the backlog."""
+BY_WAY: Final = "by_way"
+"""How many of the copies that were forwarded to an entity were sent to it by way of another one. It is found when the rows of all entities are seen together."""
+OLDER: Final = (
+    "sent_older", "sent_logged", "ended_older", "ended_older_topic", "drained_older", "taken_older",
+)  # fmt: skip
+"""What is said of copies that were accepted before the time that is asked about, so that their later rows do not stand for others: see ``arrow.older``."""
+TOPICS: Final = (DELIVERED_TOPIC, "ended_older_topic")
+"""What each subscription of a topic says: the one with the most counts."""
 LISTED: Final = ("backlog_listed", "aside_listed", "expired_listed", "dead", "dead_expired")
 """What a listing says. The same place and sequence number is the same message, however often it is listed."""
 MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))

@@ -35,9 +35,11 @@ from pairbus.reports.engines.arrow.judging import (
     judged,
     measures_of,
     quarantined,
+    used_rows,
 )
 from pairbus.reports.engines.arrow.order import reordered, session_order
 from pairbus.reports.engines.arrow.rows import read_lines, read_parquet, source_uri, write_table
+from pairbus.reports.engines.audit_log import BACKLOG
 from pairbus.reports.engines.gaps import hidden_by
 from pairbus.reports.engines.primaries import choose
 from pairbus.reports.inputs import Inputs
@@ -101,6 +103,8 @@ class _Reader:
 
     def _said(self, rows: pa.Table, role: str, path: str) -> pa.Table:
         self.facts.see(rows, role)
+        if role == BACKLOG and self._question.since_ms is not None:
+            self.facts.number(rows, self._question.since_ms)
         found = judged(rows, role, self._question)
         self.facts.mark(found.marks, role)
         self.tallies[OTHER, role, ""] += found.other
@@ -127,18 +131,22 @@ def reconcile(
     since_ms, until_ms = (
         None if moment is None else int(moment.timestamp() * 1000) for moment in (since, until)
     )
-    question = Question(measures_of(inputs), with_body, since_ms)
+    question = Question(measures_of(inputs, with_older=since_ms is not None), with_body, since_ms)
     reader = _Reader(question)
     read = {role: reader.read(role, found) for role, found in inputs.items()}
     choice = choose(reader.facts.seen, primaries)
     hidden = hidden_by(reader.facts.notes, since_ms, until_ms, choice.unheard)
+    entered = None if since_ms is None else reader.facts.entered
+    logged = None if since_ms is None else reader.facts.logged_by(choice)
     rows = [nothing(question.measures)]
     for role, parts in read.items():
         for part in parts:
-            kept = counting(part, role, choice, reader.facts.deletions)
-            reader.tallies[USED, role, ""] += kept.num_rows
-            reader.tallies[LEFT_OUT, role, ""] += part.num_rows - kept.num_rows
+            kept = counting(part, role, choice, reader.facts.deletions, entered)
+            used = used_rows(kept, since_ms)
+            reader.tallies[USED, role, ""] += used
+            reader.tallies[LEFT_OUT, role, ""] += used_rows(part, since_ms) - used
             rows.append(with_slots(kept, role, question.measures))
-    known = with_delays(fates_of(grouped(pa.concat_tables(rows), question.measures), until_ms, hidden))
+    messages = grouped(pa.concat_tables(rows), question.measures)
+    known = with_delays(fates_of(messages, until_ms, hidden, logged))
     certificate = certify(_Known(known, reader.tallies), inputs, choice, hidden, with_order=with_order)
     return Reconciled(certificate, known, pa.concat_tables([QUARANTINE.empty_table(), *reader.quarantined]))

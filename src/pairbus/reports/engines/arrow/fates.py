@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import compute as pc
 
+from pairbus.reports.engines.arrow.older import adjusted, of_accepted, own_arrivals, own_dead
 from pairbus.reports.engines.arrow.rows import LONG
 from pairbus.reports.engines.audit_log import DELIVERED_TOPIC, KEY, PLACES
 from pairbus.reports.engines.gaps import Hidden
@@ -16,11 +17,16 @@ ZERO: Final = pa.scalar(0, LONG)
 ONE: Final = pa.scalar(1, LONG)
 
 
-def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Table:
+def fates_of(
+    grouped: pa.Table, until_ms: int | None, hidden: Hidden, logged: Collection[str] | None = None
+) -> pa.Table:
     """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
-    was the drain's send, or the send whose answer never came.
+    was the drain's send, or the send whose answer never came. ``logged``: if only copies count that were accepted from some time on, the destinations
+    of which a ledger says what they stored.
     """
     column = {name: grouped[name] for name in grouped.column_names}
+    if logged is not None:
+        adjusted(column, logged)
     column["sent_backlog"], column["entered"] = _first_sends(column)
     is_backlog_send = pc.greater(column["sent_backlog"], 0)
     handed_out = pc.add(column["delivered"], column[DELIVERED_TOPIC])
@@ -30,15 +36,21 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     dead_there = pc.max_element_wise(column["dead_there"], taken)
     arrivals = pc.if_else(is_handed_out, handed_out, pc.min_element_wise(dead_there, ONE))
     foreign = _forwarded_in(column)
-    arrivals = _more_than(arrivals, foreign)
+    arrivals = pc.add(_more_than(arrivals, column["forwarded_in"]), column["by_way"])
     found = pc.if_else(pc.greater(column["stored"], 0), column["stored"], arrivals)
     # Parked after its destination cancelled it: what was cancelled was another copy, accepted before.
     is_again = pc.fill_null(pc.greater(column["last_backlog_ms"], column["cancelled_ms"]), False)
     cancelled_before = pc.if_else(is_again, column["cancelled_there"], ZERO)
+    # An arrival of an older copy tells that its id and body are there, and stands for no other one.
+    with_older = found
+    if logged is not None:
+        found = own_arrivals(column, found, logged)
     parked = pc.add(column["sent_backlog"], _beside_parked(column, found, cancelled_before))
     accepted = pc.if_else(is_backlog_send, parked, column["sent_direct"])
     # What is in a spool was confirmed to its sender by the spool, whether a ledger of sends has it or not.
     accepted = pc.max_element_wise(accepted, column["spool"])
+    if logged is not None:
+        found = of_accepted(column, found, accepted)
     arrived = pc.min_element_wise(accepted, found)
     missing = pc.subtract(accepted, arrived)
     confirmed_ms = pc.coalesce(column["backlog_ms"], column["direct_ms"], column["spool_ms"])
@@ -49,9 +61,9 @@ def fates_of(grouped: pa.Table, until_ms: int | None, hidden: Hidden) -> pa.Tabl
     fates: dict[str, Any] = {}
     elsewhere = ZERO
     is_waiting_hidden = pc.fill_null(pc.less(confirmed_ms, hidden.waiting_before_ms), False)
-    places, kept = _places(
-        column, foreign, pc.max_element_wise(pc.subtract(found, cancelled_before), ZERO), is_waiting_hidden
-    )
+    places, kept = _places(column, foreign, _more_than(with_older, cancelled_before), is_waiting_hidden)
+    if logged is not None:
+        places, _ = _places(own_dead(column, logged), foreign, found, is_waiting_hidden)
     for fate in PLACES:
         left = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
         fates[fate] = pc.min_element_wise(left, places[fate])
@@ -104,8 +116,7 @@ def _forwarded_in(column: Mapping[str, Any]) -> Any:
     A sender may say that it sent directly what its namespace did not store here: a send by way of another entity, in a transaction, has a row
     there, and a row that it was forwarded. That is its arrival.
     """
-    others = _more_than(column["forwarded_in"], column["sent_direct"])
-    return pc.if_else(pc.greater(column["stored"], 0), column["forwarded_in"], others)
+    return pc.subtract(column["forwarded_in"], column["by_way"])
 
 
 def _first_sends(column: Mapping[str, Any]) -> tuple[Any, Any]:

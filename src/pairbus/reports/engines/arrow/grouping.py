@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyarrow import compute as pc
 from pairbus.reports.engines.arrow.rows import LONG, TEXT, zeros
 from pairbus.reports.engines.audit_log import (
     AGAIN,
+    BY_WAY,
     DELIVERED_TOPIC,
     GREATEST,
     KEY,
@@ -18,12 +20,16 @@ from pairbus.reports.engines.audit_log import (
     LISTED,
     MEASURES,
     OUTSIDE,
+    TOPICS,
 )
 
 SLOT: Final = "slot"
 """What rows of a message are seen together in before they count: of a listing, rows with the same place and sequence number, which are the same
-message however often it is listed; of a topic, the deliveries of one subscription. Null for all other rows.
+message however often it is listed; of a topic, the deliveries of one subscription; of a forwarding, the entity that the messages came from. Null for
+all other rows.
 """
+SENDS_NAMED: Final = ("sent_direct", "sent_backlog", "redriven", "sent_older")
+"""What says that somebody sent a copy to an entity."""
 ONCE: Final = ("parked", *LISTED)
 """What the rows of one slot say once."""
 
@@ -41,7 +47,7 @@ def how_at_last(measures: Sequence[str]) -> dict[str, str]:
     subscription with the most counts.
     """
     found = how(measures)
-    return {**found, DELIVERED_TOPIC: "max"} if DELIVERED_TOPIC in found else found
+    return {**found, **{name: "max" for name in TOPICS if name in found}}
 
 
 def with_slots(said: pa.Table, role: str, measures: Sequence[str]) -> pa.Table:
@@ -74,8 +80,11 @@ def _slots(said: pa.Table, role: str, measures: Sequence[str]) -> Any:
             numbers = said["sequence_number"].cast(TEXT)
             names = pc.binary_join_element_wise(role, pc.fill_null(said["place"], ""), numbers, "\n")
             slots = pc.if_else(is_slot, names, slots)
-    if DELIVERED_TOPIC in measures:
-        slots = pc.if_else(pc.greater(said[DELIVERED_TOPIC], 0), said["place"], slots)
+    of_topic = _says(said, [name for name in TOPICS if name in measures])
+    if of_topic is not None:
+        slots = pc.if_else(of_topic, said["place"], slots)
+    if "forwarded_in" in measures:
+        slots = pc.if_else(pc.greater(said["forwarded_in"], 0), said["place"], slots)
     return slots
 
 
@@ -83,15 +92,19 @@ def grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
     """One row for each message, with the columns of ``complete``."""
     rows, measures = _outside_counted(rows, measures)
     is_slot = pc.is_valid(rows[SLOT])
+    forwardings = None
     if pc.any(is_slot).as_py():
         slots = _grouped(rows.filter(is_slot), (*KEY, SLOT), how(measures))
         for name in ONCE:
             if name in measures:
                 once = pc.min_element_wise(slots[name], pa.scalar(1, LONG))
                 slots = slots.set_column(slots.column_names.index(name), name, once)
+        if "forwarded_in" in measures:
+            forwardings = slots.filter(pc.greater(slots["forwarded_in"], 0))
         others = rows.filter(pc.invert(is_slot)).select(slots.column_names)
         rows = pa.concat_tables([others.cast(slots.schema), slots])
-    return complete(_grouped(rows, KEY, how_at_last(measures)))
+    messages = complete(_grouped(rows, KEY, how_at_last(measures)))
+    return messages if forwardings is None else _by_way_counted(messages, forwardings)
 
 
 def _grouped(rows: pa.Table, key: Sequence[str], columns: Mapping[str, str]) -> pa.Table:
@@ -152,6 +165,66 @@ def drained_between(parked: pa.Table) -> dict[str, Any]:
         "last_ms": pc.if_else(is_partly_known, pa.scalar(None, LONG), last),
         "aside_ms": parked["aside_ms"],
     }
+
+
+def _by_way_counted(messages: pa.Table, forwardings: pa.Table) -> pa.Table:
+    """With BY_WAY: a send by way of another entity, in a transaction, was stored there, and nobody says that it was sent there. The sender names the
+    entity that it was forwarded to. Of these, as many are found as came from entities with copies that nobody sent there.
+    """
+    claims, surpluses = claim(messages), surplus(messages)
+    if not pc.any(pc.greater(claims, 0)).as_py():
+        return messages
+    names = list(zip(*(messages[name].to_pylist() for name in KEY), strict=True))
+    claimed = dict(zip(names, claims.to_pylist(), strict=True))
+    left = dict(zip(names, surpluses.to_pylist(), strict=True))
+    columns = (forwardings[name].to_pylist() for name in (SLOT, *KEY, "forwarded_in"))
+    by_way = allotted(
+        (source, target, *name, count, claimed.get((target, *name), 0), left.get((source, *name), 0))
+        for source, target, *name, count in zip(*columns, strict=True)
+    )
+    column = pa.array([by_way.get(name, 0) for name in names], LONG)
+    return messages.set_column(messages.column_names.index(BY_WAY), BY_WAY, column)
+
+
+def allotted(forwardings: Iterable[Sequence[Any]]) -> dict[tuple[Any, ...], int]:
+    """BY_WAY of each message. Of each forwarding: the entities that it came from and went to, message id, body and number; and the ``claim`` of the
+    one, and the ``surplus`` of the other entity. What came from an entity counts once.
+    """
+    found: dict[tuple[Any, ...], int] = {}
+    taken: Counter[tuple[Any, ...]] = Counter()
+    entries = [(target, source, name, body or "", body, *numbers) for source, target, name, body, *numbers in forwardings]  # fmt: skip
+    for target, source, name, _, body, count, claims, left in sorted(entries, key=lambda entry: entry[:4]):
+        at, of = (target, name, body), (source, name, body)
+        number = max(0, min(count, claims - found.get(at, 0), left - taken[of]))
+        found[at] = found.get(at, 0) + number
+        taken[of] += number
+    return found
+
+
+def claim(messages: pa.Table) -> Any:
+    """How many sends to an entity may have been by way of another one: those that it did not store itself."""
+    own = pc.subtract(_arrivals(messages), messages["forwarded_in"])
+    claims = pc.min_element_wise(
+        messages["forwarded_in"], pc.subtract(messages["sent_direct"], pc.max_element_wise(own, 0))
+    )
+    return pc.if_else(pc.greater(messages["stored"], 0), 0, pc.max_element_wise(claims, 0))
+
+
+def surplus(messages: pa.Table) -> Any:
+    """How many copies came to an entity, neither sent there nor forwarded."""
+    own = pc.max_element_wise(pc.subtract(_arrivals(messages), messages["forwarded_in"]), 0)
+    # A transaction forwards at once: what is still there is none of its sends.
+    left = pc.add(messages["delivered"], messages[DELIVERED_TOPIC])
+    found = pc.if_else(pc.greater(messages["stored"], 0), pc.min_element_wise(messages["stored"], left), own)
+    for name in SENDS_NAMED:
+        found = pc.subtract(found, messages[name])
+    return pc.max_element_wise(found, 0)
+
+
+def _arrivals(messages: pa.Table) -> Any:
+    handed_out = pc.add(messages["delivered"], messages[DELIVERED_TOPIC])
+    dead = pc.min_element_wise(pc.max_element_wise(messages["dead_there"], messages["dead_taken"]), 1)
+    return pc.if_else(pc.greater(handed_out, 0), handed_out, dead)
 
 
 def _by_row(found: pa.Table, name: str, count: int) -> pa.Array:

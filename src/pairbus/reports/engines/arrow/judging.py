@@ -16,10 +16,12 @@ from pyarrow import compute as pc
 
 from pairbus.reports.columns import CALENDAR_MS
 from pairbus.reports.engines import audit_log as log
+from pairbus.reports.engines.arrow.older import before, without_older
 from pairbus.reports.engines.arrow.rows import LONG, TEXT, TIME, first_reason, raw_rows, zeros
 from pairbus.reports.engines.audit_log import (
     AGAIN,
     BACKLOG,
+    BY_WAY,
     CANCELLED,
     COLUMNS,
     DEAD_LETTER,
@@ -34,6 +36,7 @@ from pairbus.reports.engines.audit_log import (
     MEASURES,
     MEASURES_OF,
     NOTES,
+    OLDER,
     OUTSIDE,
     RECEIVED,
     SENDS,
@@ -66,6 +69,12 @@ class _Saying:
     destination: str
     place: str | None
     measures: Mapping[str, int]
+    target: str | None = None
+    """Where a forwarding took the message."""
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.measures, *(("forwarded_in",) if self.target else ())}
 
 
 def _saying(
@@ -80,22 +89,23 @@ def _saying(
 ) -> _Saying:
     """What rows say. ``target``: where a forwarding took the message. ``is_redriven``: a dead letter was put back."""
     kind = kind.lower() if kind else log.KIND_DEFAULTS[role]
-    place = None if entity is None else entity.lower()
+    place = None if entity is None else entity.lower().strip("/")
     path = place or ""
     is_backlog = bool(_BACKLOG_PATH.match(path))
     is_dead, is_topic = path.endswith(log.DEAD_LETTER_PATH), log.SUBSCRIPTIONS_PATH in path
     if destination:
-        path = destination.lower()
+        path = destination.lower().strip("/")
     elif is_topic:
         path = path.partition(log.SUBSCRIPTIONS_PATH)[0]
     elif is_dead:
         path = path.removesuffix(log.DEAD_LETTER_PATH)
-    path = path.lstrip("/")
     has_lapsed = kind == EXPIRED or (is_ttl and (kind == DEAD_LETTERED or role == DEAD_LETTER))
     if kind not in log.KINDS:
         return _Saying(log.BAD_KIND, path, place, {})
     if role == RECEIVED and kind == log.FORWARDED and target and not is_backlog:
-        return _Saying(None, target.lower().strip("/"), place, {"forwarded_in": 1})
+        # It arrived here, as one that was delivered. At the target it is one that was not sent there.
+        measures = _measures(role, DELIVERIES[0], is_backlog, is_dead, is_topic, has_lapsed=False)
+        return _Saying(None, path, place, measures, target.lower().strip("/"))
     measures = _measures(role, kind, is_backlog, is_dead, is_topic, has_lapsed)
     if is_redriven and kind in SENDS:
         measures = {_AGAIN.get(name, name): number for name, number in measures.items() if name not in _ONCE}
@@ -186,10 +196,12 @@ def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
 # -- all rows of an input -----------------------------------------------------------------------------
 
 
-def measures_of(roles: Iterable[str]) -> tuple[str, ...]:
-    """What the rows of these inputs can say, but for what is found only when the rows of a message are seen together (OUTSIDE, AGAIN)."""
+def measures_of(roles: Iterable[str], *, with_older: bool = True) -> tuple[str, ...]:
+    """What the rows of these inputs can say, but for what is found only when the rows of a message are seen together (OUTSIDE, AGAIN, BY_WAY).
+    ``with_older``: also what is said only where a time is given from which on messages count (OLDER).
+    """
     given = list(roles)
-    seen_together = {*OUTSIDE, *AGAIN}
+    seen_together = {*OUTSIDE, *AGAIN, BY_WAY, *(() if with_older else OLDER)}
     return tuple(
         name
         for name in MEASURES
@@ -247,12 +259,8 @@ def judged(rows: pa.Table, role: str, question: Question) -> Judged:
         conditions.append((pc.invert(pc.or_(is_mark, is_hash)), log.NO_HASH))
     reason = first_reason(conditions)
     is_true = pc.is_null(reason)
-    says = pa.array(
-        [any(saying.measures.get(name) for name in question.measures) for saying in sayings], pa.bool_()
-    )
+    says = pa.array([not saying.names.isdisjoint(question.measures) for saying in sayings], pa.bool_())
     is_used = pc.and_(is_true, says.take(codes))
-    if question.since_ms is not None:
-        is_used = pc.and_(is_used, pc.fill_null(pc.greater_equal(rows["time"], question.since_ms), False))
     body = pc.if_else(is_hash, pc.utf8_lower(given), None) if question.with_body else _nulls(rows, TEXT)
     said = {
         "namespace": rows["namespace"],
@@ -264,13 +272,56 @@ def judged(rows: pa.Table, role: str, question: Question) -> Judged:
         "sequence_number": rows["sequence_number"],
         "session": rows["session_id"],
     }
-    for name in question.measures:
-        column = pa.array([saying.measures.get(name, 0) for saying in sayings], _NUMBER)
-        said[name] = column.take(codes)
-    table = pa.table(said).filter(is_used)
-    true_rows = pc.sum(is_true).as_py() or 0
     marks = rows.select(["kind", "namespace", "entity", "time", "detail"]).filter(pc.and_(is_true, is_mark))
-    return Judged(table, reason, true_rows - table.num_rows, marks)
+    found = _speaking(said, is_used, [saying.measures for saying in sayings], codes, role, question)
+    if any(saying.target for saying in sayings):
+        # What was forwarded also speaks of the entity that it was forwarded to.
+        target = pa.array([saying.target for saying in sayings], TEXT).take(codes)
+        came = {**said, "destination": target, "place": destination}
+        is_target = pc.and_(is_used, pc.is_valid(target))
+        measures = [{"forwarded_in": 1} if saying.target else {} for saying in sayings]
+        found = pa.concat_tables([found, _speaking(came, is_target, measures, codes, role, question)])
+    true_rows = pc.sum(is_true).as_py() or 0
+    return Judged(found, reason, true_rows - used_rows(found, question.since_ms), marks)
+
+
+def _speaking(
+    said: Mapping[str, Any],
+    is_used: Any,
+    measures: Sequence[Mapping[str, int]],
+    codes: Any,
+    role: str,
+    question: Question,
+) -> pa.Table:
+    """The rows that are used, with what they say. Those before the time that is asked about say what became of older copies."""
+    since_ms = question.since_ms
+    earlier = [before(role, one) for one in measures]
+    is_late = None if since_ms is None else pc.fill_null(pc.greater_equal(said["ms"], since_ms), False)
+    columns = dict(said)
+    for name in question.measures:
+        columns[name] = pa.array([one.get(name, 0) for one in measures], _NUMBER).take(codes)
+        if is_late is not None:
+            early = pa.array([one.get(name, 0) for one in earlier], _NUMBER).take(codes)
+            columns[name] = pc.if_else(is_late, columns[name], early)
+    if is_late is not None:
+        if "sent_logged" in question.measures and "sent_direct" in question.measures:
+            # No sender knows the number.
+            is_logged = pc.and_(pc.fill_null(pc.greater(said["sequence_number"], 0), False), pc.is_valid(said["namespace"]))  # fmt: skip
+            columns["sent_logged"] = pc.if_else(is_logged, columns["sent_direct"], pa.scalar(0, _NUMBER))
+        says_before = pa.array(
+            [any(name in question.measures for name in one) for one in earlier], pa.bool_()
+        )
+        is_used = pc.and_(is_used, pc.or_(is_late, says_before.take(codes)))
+    return pa.table(columns).filter(is_used)
+
+
+def used_rows(said: pa.Table, since_ms: int | None) -> int:
+    """How many rows count: those before the time that is asked about do not, and each counts once."""
+    if "forwarded_in" in said.column_names:
+        said = said.filter(pc.less_equal(said["forwarded_in"], 0))
+    if since_ms is not None:
+        said = said.filter(pc.greater_equal(said["ms"], since_ms))
+    return int(said.num_rows)
 
 
 def _nulls(rows: pa.Table, kind: pa.DataType) -> pa.Array:
@@ -297,6 +348,10 @@ class Facts:
     notes: set[Note] = field(default_factory=set)
     deletions: dict[tuple[str | None, str], int] = field(default_factory=dict)
     """When each backlog queue was last deleted, by namespace and path."""
+    entered: dict[tuple[str | None, str], int] = field(default_factory=dict)
+    """The least sequence number that each backlog queue gave from the time on that is asked about, by namespace and path."""
+    logged: set[tuple[str, str]] = field(default_factory=set)
+    """The namespaces and destinations of which a ledger says what they stored."""
 
     def see(self, rows: pa.Table, role: str) -> None:
         """Take in the primaries and namespaces that rows name. Notes of an audit log have no entity, and name their namespace."""
@@ -306,6 +361,12 @@ class Facts:
             for row in pairs.to_pylist()
             if row["entity"] or namespace_key(row["namespace"])
         }
+        if role == RECEIVED:
+            is_sent = pc.fill_null(pc.equal(pc.utf8_lower(rows["kind"]), "sent"), False)
+            stored = rows.filter(is_sent).select(["entity", "namespace"])
+            for row in stored.group_by(["entity", "namespace"]).aggregate([]).to_pylist():
+                path = _saying(role, "sent", row["entity"], None, is_ttl=False).destination
+                self.logged.add((namespace_key(row["namespace"]), path))
 
     def mark(self, marks: pa.Table, role: str) -> None:
         """Take in rows that are not about one message."""
@@ -316,6 +377,25 @@ class Facts:
                 self.notes.add(Note(role, kind, namespace, row["time"], row["detail"] or ""))
             elif role == BACKLOG and queue is not None:
                 self.delete(row["namespace"], queue, row["time"])
+
+    def number(self, rows: pa.Table, since_ms: int) -> None:
+        """Take in the sequence numbers that backlog queues gave."""
+        is_sent = pc.equal(pc.utf8_lower(rows["kind"]), "sent")
+        is_late = pc.and_(pc.greater_equal(rows["time"], since_ms), pc.greater(rows["sequence_number"], 0))
+        stored = rows.filter(pc.fill_null(pc.and_(is_sent, is_late), False))
+        key = ["namespace", "entity"]
+        for row in stored.group_by(key).aggregate([("sequence_number", "min")]).to_pylist():
+            self.enter(row["namespace"], row["entity"], row["sequence_number_min"])
+
+    def enter(self, namespace: str | None, entity: str | None, number: int) -> None:
+        """Take in a sequence number that a backlog queue gave."""
+        if (queue := queue_path(entity)) is not None:
+            key = namespace, queue
+            self.entered[key] = min(number, self.entered.get(key, number))
+
+    def logged_by(self, choice: Choice) -> tuple[str, ...]:
+        """Destinations of which a ledger that counts says what they stored."""
+        return tuple(sorted({path for name, path in self.logged if name not in choice.direct_others}))
 
     def delete(self, namespace: str | None, queue: str, ms: int) -> None:
         """Take in that a backlog queue was deleted."""
@@ -333,15 +413,13 @@ def sayable(rows: pa.Table, role: str) -> set[str]:
         name
         for row in pairs.to_pylist()
         for is_ttl, target, again in _DETAILS
-        for name in _saying(
-            role, row["kind"], row["entity"], None, is_ttl, target, is_redriven=again
-        ).measures
+        for name in _saying(role, row["kind"], row["entity"], None, is_ttl, target, is_redriven=again).names
     }
 
 
 def queue_path(entity: str | None) -> str | None:
     """The backlog queue that a path is of, also that of its dead-letter queue; None for other paths."""
-    path = (entity or "").lower()
+    path = (entity or "").lower().strip("/")
     if not _BACKLOG_PATH.match(path):
         return None
     return path.removesuffix(log.DEAD_LETTER_PATH).removesuffix(log.TRANSFER_DEAD_PATH)
@@ -352,11 +430,20 @@ def _primary(entity: str | None) -> str:
 
 
 def counting(
-    said: pa.Table, role: str, choice: Choice, deletions: Mapping[tuple[str | None, str], int]
+    said: pa.Table,
+    role: str,
+    choice: Choice,
+    deletions: Mapping[tuple[str | None, str], int],
+    entered: Mapping[tuple[str | None, str], int] | None = None,
 ) -> pa.Table:
-    """The rows about the chosen primary, without what a later deletion of their backlog queue took back."""
+    """The rows about the chosen primary, without what a later deletion of their backlog queue took back, and without what is said of older copies
+    (``entered``: see Facts; None if no time is asked about).
+    """
     if role == BACKLOG and deletions:
         said = _without_deleted(said, deletions)
+    if entered is not None and role in (BACKLOG, DEAD_LETTER):
+        codes, pairs = _places(said)
+        said = without_older(said, role, entered, codes, [(name, queue_path(place)) for name, place in pairs])
     if not choice.leaves_out:
         return said
     codes, pairs = _places(said)

@@ -28,13 +28,17 @@ from pairbus.reports.engines.arrow.answers import (
 )
 from pairbus.reports.engines.arrow.grouping import ONCE, SLOT, how, how_at_last, row_schema
 from pairbus.reports.engines.arrow.judging import QUARANTINE
-from pairbus.reports.engines.audit_log import AGAIN, DELIVERED_TOPIC, KEY, LISTED, OUTSIDE
+from pairbus.reports.engines.audit_log import AGAIN, BY_WAY, KEY, LISTED, OUTSIDE, TOPICS
 from pairbus.reports.engines.spark.files import mapped, write_parquet
 from pairbus.reports.engines.spark.ledgers import Ledgers
 from pairbus.reports.engines.spark.order import reordered, session_order
 from pairbus.reports.engines.spark.tasks import (
+    BY_WAYS,
+    CLAIMS,
     KNOWN,
     TALLY,
+    by_way,
+    by_way_claims,
     fate_files,
     known_messages,
     named_messages,
@@ -72,7 +76,7 @@ class Reconciled:
 
 def reconcile(ledgers: Ledgers, until_ms: int | None = None, with_order: bool = True) -> Reconciled:
     """Judge every message. Sends at or after ``until_ms`` that are nowhere yet are in flight, not lost."""
-    fates = partial(known_messages, until_ms=until_ms, hidden=ledgers.hidden)
+    fates = partial(known_messages, until_ms=until_ms, hidden=ledgers.hidden, logged=ledgers.logged)
     messages = mapped(_grouped(ledgers), fates, KNOWN).persist(StorageLevel.MEMORY_AND_DISK)
     known = _Known(messages)
     certificate = certify(known, ledgers.inputs, ledgers.choice, ledgers.hidden, with_order=with_order)
@@ -82,7 +86,7 @@ def reconcile(ledgers: Ledgers, until_ms: int | None = None, with_order: bool = 
 def _grouped(ledgers: Ledgers) -> DataFrame:
     """One row for each message, and one for each tally."""
     measures: Sequence[str] = ledgers.question.measures
-    has_slots = not {DELIVERED_TOPIC, *LISTED}.isdisjoint(measures)
+    has_slots = not {*TOPICS, *LISTED, "forwarded_in"}.isdisjoint(measures)
     # Every column more is paid for by every row. Without a text to add up, Spark groups without sorting.
     unused = {SLOT: not has_slots, "ms": not ledgers.is_nameless, "session": not ledgers.has_sessions}
     schema = pa.schema([*TALLY, *(field for field in row_schema(measures) if not unused.get(field.name))])
@@ -92,6 +96,7 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
         choice=ledgers.choice,
         deletions=ledgers.deletions,
         schema=schema,
+        entered=ledgers.entered,
     )
     rows = mapped(ledgers.rows.drop("source"), judge, schema)
     if ledgers.is_nameless:
@@ -102,12 +107,40 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
         rows = rows.withColumns(
             {name: f.when(f.col(SLOT).isNull(), f.col(name)).otherwise(one) for name, one in once.items()}
         )
-    return rows.groupBy("tally", *KEY).agg(*_added(rows, how_at_last(measures)))
+    messages = rows.groupBy("tally", *KEY).agg(*_added(rows, how_at_last(measures)))
+    return _by_way_counted(messages, rows) if {"forwarded_in", "sent_direct"} <= set(measures) else messages
 
 
 def _added(rows: DataFrame, columns: Mapping[str, str]) -> list[Column]:
     there = {name: of for name, of in columns.items() if name in rows.columns}
     return [getattr(f, of)(name).alias(name) for name, of in {**there, "row_count": "sum"}.items()]
+
+
+def _by_way_counted(messages: DataFrame, forwardings: DataFrame) -> DataFrame:
+    """With BY_WAY, as ``grouping`` counts it. ``forwardings``: rows of targets, with the entities that the messages came from in SLOT."""
+    found = mapped(messages.where("tally IS NULL"), by_way_claims, CLAIMS)
+    name = ["of_id", "of_body"]
+    came = forwardings.where("tally IS NULL AND forwarded_in > 0").selectExpr(
+        f"{SLOT} AS source",
+        "destination AS target",
+        "message_id AS of_id",
+        "coalesce(body, '') AS of_body",
+        "forwarded_in AS number",
+    )
+    claims = found.where("claim > 0").withColumnRenamed("entity", "target").drop("surplus")
+    left = found.where("surplus > 0").withColumnRenamed("entity", "source").drop("claim")
+    both = came.join(claims, ["target", *name]).join(left, ["source", *name])
+    # The rows of a message are in one task.
+    both = both.select("source", "target", *name, "number", "claim", "surplus").repartition(*name)
+    counted = mapped(both, by_way, BY_WAYS)
+    is_of_it = (
+        f.col("tally").isNull()
+        & (f.col("destination") == f.col("target"))
+        & (f.col("message_id") == f.col("of_id"))
+        & (f.coalesce("body", f.lit("")) == f.col("of_body"))
+    )
+    added = messages.join(counted, is_of_it, "left")
+    return added.select(*messages.columns, f.coalesce(BY_WAY, f.lit(0)).alias(BY_WAY))
 
 
 def _outside_counted(rows: DataFrame, measures: Sequence[str]) -> tuple[DataFrame, Sequence[str]]:

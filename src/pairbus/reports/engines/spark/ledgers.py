@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from pairbus.reports.columns import PLAIN, UNITS, Form
 from pairbus.reports.engines.arrow.judging import MARKS, TYPES, Question, measures_of
-from pairbus.reports.engines.audit_log import COLUMNS, TRANSFER_PATH
+from pairbus.reports.engines.audit_log import BACKLOG, COLUMNS, OLDER, TRANSFER_PATH
 from pairbus.reports.engines.gaps import Hidden, hidden_by
 from pairbus.reports.engines.primaries import Choice, choose
 from pairbus.reports.engines.spark.files import SOURCE, VERIFY_PAGES, mapped, read_lines
@@ -42,6 +42,10 @@ class Ledgers:
     is_nameless: bool
     """Messages without an id were parked."""
     has_sessions: bool
+    entered: Mapping[tuple[str | None, str], int] | None = None
+    """See Facts. None if all times are asked about, and so is ``logged``."""
+    logged: Sequence[str] | None = None
+    """Destinations of which a ledger says what they stored."""
 
 
 def read_rows(spark: SparkSession, inputs: Mapping[str, Inputs]) -> DataFrame:
@@ -70,13 +74,35 @@ def read_ledgers(
     texts = [row["fact"] for row in of_kinds.union(of_marks).distinct().collect()]
     facts, sayable, others = read_facts(texts)
     # Every column more is paid for by every message.
-    measures = tuple(name for name in measures_of(inputs) if name in sayable)
+    is_later = since_ms is not None
+    sayable |= set(OLDER) if is_later else set()
+    measures = tuple(name for name in measures_of(inputs, with_older=is_later) if name in sayable)
     choice = choose(facts.seen, primaries)
     hidden = hidden_by(facts.notes, since_ms, until_ms, choice.unheard)
     question = Question(measures, with_body, since_ms)
+    if since_ms is not None:
+        for row in _numbers(rows, since_ms).collect():
+            facts.enter(row["namespace"], row["entity"], row["number"])
     return Ledgers(
-        inputs, rows, question, choice, hidden, facts.deletions, NAMELESS in others, HAS_SESSION in others
+        inputs,
+        rows,
+        question,
+        choice,
+        hidden,
+        facts.deletions,
+        NAMELESS in others,
+        HAS_SESSION in others,
+        facts.entered if is_later else None,
+        facts.logged_by(choice) if is_later else None,
     )
+
+
+def _numbers(rows: DataFrame, since_ms: int) -> DataFrame:
+    """The least sequence number that each backlog queue gave since: ``Facts.number``."""
+    is_parked = f.contains(ROLES, f.lit(BACKLOG)) & f.contains(f.lower("entity"), f.lit(TRANSFER_PATH))
+    is_sent = (f.lower("kind") == "sent") & (f.col("time") >= since_ms) & (f.col("sequence_number") > 0)
+    found = rows.where(is_parked & is_sent).groupBy("namespace", "entity")
+    return found.agg(f.min("sequence_number").alias("number"))
 
 
 def _files(spark: SparkSession, inputs: Mapping[str, Inputs]) -> Iterator[DataFrame]:

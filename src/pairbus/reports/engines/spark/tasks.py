@@ -28,7 +28,7 @@ from pairbus.reports.engines.arrow.answers import (
     with_delays,
 )
 from pairbus.reports.engines.arrow.fates import fates_of
-from pairbus.reports.engines.arrow.grouping import complete, with_slots
+from pairbus.reports.engines.arrow.grouping import allotted, claim, complete, surplus, with_slots
 from pairbus.reports.engines.arrow.judging import (
     Facts,
     Question,
@@ -36,9 +36,10 @@ from pairbus.reports.engines.arrow.judging import (
     judged,
     quarantined,
     sayable,
+    used_rows,
 )
 from pairbus.reports.engines.arrow.rows import LONG, TEXT, zeros
-from pairbus.reports.engines.audit_log import KEY, SENT
+from pairbus.reports.engines.audit_log import BY_WAY, KEY, SENT
 from pairbus.reports.engines.gaps import Hidden, Note
 from pairbus.reports.engines.primaries import Choice, Seen
 from pairbus.reports.engines.spark.files import NO_TEXT
@@ -88,7 +89,7 @@ def _of_roles(batches: Batches) -> Iterator[tuple[str, pa.Table]]:
 # -- facts --------------------------------------------------------------------------------------------
 
 FACT: Final = pa.schema([("fact", TEXT)])
-_SEEN, _SAYS, _NOTE, _DELETED = "seen", "says", "note", "deleted"
+_SEEN, _SAYS, _NOTE, _DELETED, _LOGGED = "seen", "says", "note", "deleted", "logged"
 NAMELESS: Final = "nameless"
 HAS_SESSION: Final = "has_session"
 
@@ -97,6 +98,7 @@ def _written(facts: Facts, others: Iterable[Sequence[str]]) -> Made:
     found: list[Sequence[Any]] = [(_SEEN, one.role, one.primary, one.namespace) for one in facts.seen]
     found += [(_NOTE, note.role, note.kind, note.namespace, note.ms, note.detail) for note in facts.notes]
     found += [(_DELETED, *queue, ms) for queue, ms in facts.deletions.items()]
+    found += [(_LOGGED, *one) for one in facts.logged]
     found += others
     yield pa.record_batch([[json.dumps(fact) for fact in found]], schema=FACT)
 
@@ -113,6 +115,8 @@ def read_facts(texts: Iterable[str]) -> tuple[Facts, set[str], set[str]]:
             facts.notes.add(Note(*values))
         elif kind == _DELETED:
             facts.delete(*values)
+        elif kind == _LOGGED:
+            facts.logged.add((values[0], values[1]))
         elif kind == _SAYS:
             measures.add(values[0])
         else:
@@ -149,14 +153,16 @@ def said_rows(
     choice: Choice,
     deletions: Mapping[tuple[str | None, str], int],
     schema: pa.Schema,
+    entered: Mapping[tuple[str | None, str], int] | None,
 ) -> Made:
     """The rows that count, with what they say of their messages; and how many do not."""
     tallies: Counter[tuple[str, str, str]] = Counter()
     for role, rows in _of_roles(batches):
         found = judged(rows, role, question)
-        kept = counting(found.said, role, choice, deletions)
-        tallies[USED, role, ""] += kept.num_rows
-        tallies[LEFT_OUT, role, ""] += found.said.num_rows - kept.num_rows
+        kept = counting(found.said, role, choice, deletions, entered)
+        used = used_rows(kept, question.since_ms)
+        tallies[USED, role, ""] += used
+        tallies[LEFT_OUT, role, ""] += used_rows(found.said, question.since_ms) - used
         tallies[OTHER, role, ""] += found.other
         tallies.update((QUARANTINED, role, why) for why in found.reason.drop_null().to_pylist())
         yield from _filled(with_slots(kept, role, question.measures), schema)
@@ -192,13 +198,45 @@ def quarantined_rows(batches: Batches, question: Question) -> Made:
         yield from quarantined(rows, reason, role, names).to_batches()
 
 
+CLAIMS: Final = pa.schema(
+    [("entity", TEXT), ("of_id", TEXT), ("of_body", TEXT), ("claim", LONG), ("surplus", LONG)]
+)
+BY_WAYS: Final = pa.schema([("target", TEXT), ("of_id", TEXT), ("of_body", TEXT), (BY_WAY, LONG)])
+
+
+def by_way_claims(batches: Batches) -> Made:
+    """Of grouped rows, what ``grouping.allotted`` needs."""
+    for table in _tables(batches):
+        messages = complete(table)
+        bodies = pc.fill_null(messages["body"], "")
+        columns = [
+            messages["destination"],
+            messages["message_id"],
+            bodies,
+            claim(messages),
+            surplus(messages),
+        ]
+        found = pa.table(columns, schema=CLAIMS)
+        yield from found.filter(pc.greater(pc.add(found["claim"], found["surplus"]), 0)).to_batches()
+
+
+def by_way(batches: Batches) -> Made:
+    """Of all forwardings of some messages, ``grouping.allotted``."""
+    rows = [tuple(row.values()) for table in _tables(batches) for row in table.to_pylist()]
+    found = [(*name, number) for name, number in allotted(rows).items()]
+    columns = [pa.array([row[at] for row in found], field.type) for at, field in enumerate(BY_WAYS)]
+    yield from pa.table(columns, schema=BY_WAYS).to_batches()
+
+
 # -- messages -----------------------------------------------------------------------------------------
 
 
-def known_messages(batches: Batches, until_ms: int | None, hidden: Hidden) -> Made:
+def known_messages(
+    batches: Batches, until_ms: int | None, hidden: Hidden, logged: Sequence[str] | None
+) -> Made:
     """What became of the messages of grouped rows. Those that are simply there need no names."""
     for table in _tables(batches):
-        known = with_delays(fates_of(complete(table), until_ms, hidden))
+        known = with_delays(fates_of(complete(table), until_ms, hidden, logged))
         is_named = pc.or_(known["is_odd"], pc.is_valid(table["tally"]))
         columns = {name: known[name] for name in known.column_names} | {
             name: pc.if_else(is_named, known[name], None) for name in ("message_id", "body")
