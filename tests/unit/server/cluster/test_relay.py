@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import json
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -539,7 +540,7 @@ async def test_an_address_at_which_another_node_answers_is_told_of_until_the_own
     answer(*answers)
     relay.relay.owner_changed(other.address, ("contoso", "a"))
     await until(lambda: reach.failure == reason)
-    reach.connected(other.address)  # as a relayed connection reports: it can be made, and proves nothing
+    await relayed(relay, AMQP)  # it can be made, and proves nothing
     role, told = role_of(relay.host.now, reach, False)
     assert (role, told) == ("silent", f"the owner at {other.address} cannot be reached: {reason}")
     events = [one for one in caplog.records if getattr(one, "event", "") == "cluster.relay_failed"]
@@ -635,6 +636,9 @@ class Swallower:
         self.answers = True
         self.role = "owner"
         self.asked = 0
+        self.closes = ""
+        """When each connection is closed without an answer: ``at once``, or ``read``, after what was sent; empty: it is not."""
+        self.closed = 0
         self.address = ""
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
@@ -645,7 +649,9 @@ class Swallower:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
-        if not await reader.read(4096):
+        if self.closes == "at once" or not await reader.read(4096) or self.closes:
+            self.closed += 1
+            writer.close()
             return
         self.asked += 1
         if self.answers:
@@ -689,7 +695,7 @@ async def test_an_owner_that_takes_connections_and_says_nothing_is_told_of_until
         await until(lambda: role_of(relay.host.now, reach, False) == ("relay", ""))
         swallower.answers = False
     await until(lambda: bool(reach.failure))
-    reach.connected(swallower.address)  # as a relayed connection reports: it can be made, and proves nothing
+    await relayed(relay, AMQP)  # it can be made, and proves nothing
     role, told = role_of(relay.host.now, reach, False)
     assert role == "silent"
     assert told.startswith(f"the owner at {swallower.address} takes connections and has said nothing for "), (
@@ -701,6 +707,42 @@ async def test_an_owner_that_takes_connections_and_says_nothing_is_told_of_until
     assert len(events) == 1, "once"
 
     swallower.answers = True
+    await until(lambda: role_of(relay.host.now, reach, False) == ("relay", ""))
+
+
+async def relayed(relay: Node, first: bytes) -> None:
+    """Make a connection through a relay, and see that it reached what is there."""
+    before = relay.relay.statistics().relayed_total
+    _, writer = await relay.connect(first)
+    await until(lambda: relay.relay.statistics().relayed_total > before)
+    writer.close()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_way_to_the_owner_that_closes_each_connection_is_told_of_until_the_owner_answers(
+    nodes: Callable[..., Node], swallower: Swallower, caplog: pytest.LogCaptureFixture, reads: bool
+) -> None:
+    """What lies in between takes connections and has nobody behind it. Closed before it has read, a connection is reset, else it just ends."""
+    caplog.set_level(logging.INFO)
+    relay = nodes()
+    relay.host.now = Route(RouteKind.RELAY, swallower.address)
+    reach = relay.relay.reach
+    relay.relay.owner_changed(swallower.address, ("contoso", "a"))
+    await until(lambda: swallower.asked > reach_module.ASKED_TIMES)
+    swallower.closes = "read" if reads else "at once"
+    await until(lambda: bool(reach.failure))
+    for _ in range(3):
+        await relayed(relay, AMQP)
+        asked = swallower.closed
+        await until(lambda asked=asked: swallower.closed > asked + 1)  # type: ignore[misc]
+        role, told = role_of(relay.host.now, reach, False)
+        assert (role, told[: told.rindex(":")]) == (
+            "silent",
+            f"the owner at {swallower.address} cannot be reached",
+        )
+    assert not [one for one in caplog.records if getattr(one, "event", "") == "cluster.relay_back"]
+
+    swallower.closes = ""
     await until(lambda: role_of(relay.host.now, reach, False) == ("relay", ""))
 
 

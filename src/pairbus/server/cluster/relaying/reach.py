@@ -1,15 +1,14 @@
 """Whether the owner can be reached from this node: what ``/health`` of a node that relays says depends on it.
 
-Every relayed connection tells. Clients may stay away from a node that is unfit, so the node tries by itself too: again and again, sooner after
-a failure.
-
-A connection may succeed and prove nothing:
+The node asks by itself, again and again, sooner after a failure: clients may stay away from a node that is unfit. A relayed connection that
+cannot be made is a failure too. That one can be made proves nothing, so only an answer ends a failure:
 
 - It leads elsewhere, because the owner advertises a wrong address: back to this node, to another one that relays, or to another namespace. So
   a try asks ``/health``, and whose answer it is decides. The first try asks several times, because a balancer may lead to the owner only
   sometimes. What answers something else than a node is taken for the owner.
 - It leads to an owner that answers no client, because its database does not answer it: it says so itself (decision 0192).
 - It leads nowhere: a network that swallows everything, or a process that is frozen, takes connections and says nothing (decision 0183).
+- It leads to something in between that has nobody behind it, takes connections and closes them (decision 0198).
 """
 
 from __future__ import annotations
@@ -36,10 +35,15 @@ WATCH_SECONDS: Final = 3.0
 ASKED_TIMES: Final = 4
 """Connections, one after the other, to learn who answers at an address."""
 SAYS_NOTHING: Final = "it takes connections and says nothing"
+CLOSES: Final = "it takes connections and closes them without a word"
 
 
 class _SaysNothing(Exception):
     """A connection was made, and nothing came over it in time."""
+
+
+class _Closes(OSError):
+    """A connection was made, and ended before anything came over it."""
 
 
 @contextlib.contextmanager
@@ -66,14 +70,14 @@ async def ask_name(address: str) -> tuple[str, str] | None:
     """The namespace and the name of the node that answers there; None: what answers does not say, or nothing does. Raises OSError."""
     try:
         return await _ask(address)
-    except (TimeoutError, _SaysNothing):
+    except (TimeoutError, _SaysNothing, _Closes):
         return None
 
 
 async def _ask(
     address: str, heard: Callable[[tuple[str, str], str], None] | None = None
 ) -> tuple[str, str] | None:
-    """As ``ask_name``, but silence raises _SaysNothing, and a connection that takes too long TimeoutError.
+    """As ``ask_name``, but silence raises _SaysNothing, an end without a word _Closes, and a connection that takes too long TimeoutError.
 
     ``heard``: called with who answers, and why that node serves nobody, if it says so.
     """
@@ -88,6 +92,8 @@ async def _ask(
             answer = await reader.read(ANSWER_BYTES_MAX)
             while more := await reader.read(ANSWER_BYTES_MAX - len(answer)):
                 answer += more
+        if not answer:
+            raise _Closes(CLOSES)
         found = json.loads(answer.partition(b"\r\n\r\n")[2])
         name = str(found["namespace"]), str(found["node"])
         if heard is not None:
@@ -126,8 +132,6 @@ class OwnerReach:
         """Of the owner to relay to; empty: there is none."""
         self._expected: tuple[str, str] | None = None
         """The namespace and the owner's name; None: they are not known."""
-        self._proves_nothing = False
-        """Another node answers at the address, or nobody: that a connection can be made says nothing."""
         self._silent_since: float | None = None
         """When the first connection was made over which nothing has come; None: there was an answer since, or no connection."""
         self._silence = ""
@@ -143,7 +147,7 @@ class OwnerReach:
         """Another node became the owner, or none. ``expected``: the namespace and its name."""
         self.close()
         self.address, self.failure = address, ""
-        self._expected, self._proves_nothing, self._silent_since = expected, False, None
+        self._expected, self._silent_since = expected, None
         self._silence = ""
         self._logged.clear()
         if address:
@@ -158,8 +162,8 @@ class OwnerReach:
             return f"the owner at {self.address} cannot be reached: {self.failure}"
         return self._silence and f"the owner at {self.address} serves nobody: {self._silence}"
 
-    def connected(self, address: str) -> None:
-        if address == self.address and self.failure and not self._proves_nothing:
+    def _answered(self, address: str) -> None:
+        if address == self.address and self.failure:
             self.failure = ""
             self._logged.clear()
             logger.info(
@@ -195,7 +199,7 @@ class OwnerReach:
                 times = ASKED_TIMES
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            self.connected(address)
+            self._answered(address)
             times = 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_SECONDS if self._silence else WATCH_SECONDS):
@@ -211,14 +215,13 @@ class OwnerReach:
             else:
                 other = await who_else(address, expected, times, partial(_ask, heard=self._heard))
         except _SaysNothing:
-            self._proves_nothing = True
             if self._silent_since is None:
                 self._silent_since = asyncio.get_running_loop().time() - CONNECT_SECONDS_MAX
             raise OSError(SAYS_NOTHING) from None
         except OSError:
             self._silent_since = None
             raise
-        self._proves_nothing, self._silent_since = bool(other), None
+        self._silent_since = None
         if other and expected is not None:
             owner = expected[1]
             raise OSError(

@@ -493,7 +493,6 @@ class Entrance(asyncio.Protocol):
                 self._transport.resume_reading()
             self._wait()
             return
-        self._relay.reach.connected(address)
         client = self._transport
         self._connecting = None
         if client is None or client.is_closing():
