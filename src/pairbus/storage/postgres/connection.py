@@ -29,6 +29,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pairbus.errors import UsageError
 from pairbus.storage.postgres.look import SERVER, Call, Looker, shut_down
+from pairbus.storage.postgres.meanings import MEANINGS
 from pairbus.storage.postgres.waiting import Watch
 from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, TableFailed, TableFull
 from pairbus.storage.table.second_look import SILENT_SECONDS
@@ -55,11 +56,11 @@ _DEFAULTS: Final[dict[str, object]] = {
     "keepalives_interval": KEEPALIVE_INTERVAL_SECONDS,
     "keepalives_count": KEEPALIVE_COUNT,
 }
-# A role or a database may set these; what we rely on is said here. `transaction_timeout` came with PostgreSQL 17.
+# As the settings of `meanings`, and only for those who write. `transaction_timeout` came with PostgreSQL 17.
 _SESSION: Final = (
-    b"""
+    MEANINGS
+    + b"""
 select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') <> 'remote_apply';
-select set_config('client_min_messages', 'warning', false);
 select set_config(name, '0', false) from pg_settings
   where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
                  'idle_in_transaction_session_timeout');
@@ -307,9 +308,10 @@ class Session:
                 self.address.looker.start()
             self._connection = connection
             self._check_open()
-            connection.pgconn.notice_handler = self._warned
+            # What is said until these are set proves nothing: a role may ask for every word of the server's.
             self._warning = ""
             found = self._check(connection.pgconn.exec_(_SESSION), "could not be set up")
+            connection.pgconn.notice_handler = self._warned
             self.server = (found.get_value(0, 0) or b"").decode()
             if self._watch is not None:
                 timeout = f"set statement_timeout = {self._watch.statement_ms_max}"

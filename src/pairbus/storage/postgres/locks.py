@@ -21,7 +21,7 @@ _HELD_UP: Final = (
     "select relname::text, coalesce(string_agg(distinct holder::text, ' ') "
     "filter (where holder not in (select pid from waiting)), '') "
     "from place join pg_class on oid = relation left join lateral unnest(pg_blocking_pids(pid)) as holder on true "
-    r"where relname like 'pairbus\_%' "
+    "where starts_with(relname::text, 'pairbus_') "
     "and relnamespace = (select relnamespace from pg_class where oid = 'pairbus_node'::regclass) group by relname "
     "union all select '', '' where exists (select from pg_stat_activity where datname = current_database() "
     "and wait_event = 'SyncRep' and query_start < clock_timestamp() - interval '3 seconds') order by 1"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from pairbus.errors import StorageError
+from pairbus.storage.postgres.meanings import MEANINGS
 from pairbus.storage.postgres.waiting import LOCK, tables_waited_for, waits_for
 from pairbus.storage.table.second_look import SILENT_SECONDS, Finding, Found, SecondLooks
 
@@ -112,7 +113,7 @@ class Looker:
         cut.daemon = True
         cut.start()
         try:
-            connection.execute(f"set statement_timeout = {int(LOOK_SECONDS_MAX * 1000)}")
+            connection.execute(MEANINGS + b"set statement_timeout = %d" % int(LOOK_SECONDS_MAX * 1000))
             rows = connection.execute(_LOOK, (backends,)).fetchall()
             return [
                 (*row, tables_waited_for(connection, backend) if row[1] == LOCK else "")

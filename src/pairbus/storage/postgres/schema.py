@@ -173,7 +173,7 @@ def drop_shard(
         copied: What it has as ``COPY``.
         is_empty: Whether it must hold nothing but fences.
     """
-    mark = "null" if copied is None else f"'\\x{copied.hex()}'::bytea"
+    mark = "null" if copied is None else f"decode('{copied.hex()}', 'hex')"
     is_same = (
         f"select from pairbus_shard where shard = {shard} and name = {_literal(name)} and epoch = {epoch} "
         f"and (owner in ('', {_literal(owner)}) or until <= clock_timestamp()) "

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from pairbus.storage.postgres.meanings import MEANINGS
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -107,7 +109,7 @@ class Watch:
 
     def _diagnosis(self, process: int) -> str:
         with contextlib.suppress(Exception), self._connect() as second:
-            second.execute(f"set statement_timeout = {DIAGNOSIS_MS_MAX}")
+            second.execute(MEANINGS + b"set statement_timeout = %d" % DIAGNOSIS_MS_MAX)
             row = second.execute(_ACTIVITY, (process,)).fetchone()
             if row is not None:
                 kind, event, blockers, standbys = row
