@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
-from pairbus.storage.postgres.connection import Address
+from pairbus.cli.root import root
+from pairbus.storage.postgres.connection import Address, NotAnswered
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.nodes import PostgresNodes
 from pairbus.storage.table.ports import (
@@ -184,15 +186,59 @@ def test_a_commit_that_waits_long_for_the_standby_holds_nodes_up() -> None:
         nodes.close()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("others", [1, 3])
+def test_who_waits_behind_a_commit_that_waits_for_the_standby_waits_for_the_standby(others: int) -> None:
+    """The commit holds its locks meanwhile. To end its session would leave the outcome open, and bring nothing back."""
+    with own_server() as server, ThreadPoolExecutor(1 + others) as pool:
+        url = server.url()
+        database = Database(url, "contoso")
+        database.prepare()
+        first, nodes = database.nodes(), database.nodes()
+        first.report(A)
+        server.run("alter system set synchronous_standby_names = 'gone'")
+        server.run("select pg_reload_conf()")
+        wait_until(lambda: server.run("show synchronous_standby_names")[0][0] == "gone")
+        try:
+            waiting = [pool.submit(first.report, A)]
+            wait_until(lambda: _count(url, "wait_event = 'SyncRep'") == 1, "the commit waits")
+            waiting += [
+                pool.submit(_write, url, "update pairbus_node set address = ''") for _ in range(others)
+            ]
+            wait_until(lambda: _waiting_count(url) == others, "the others wait behind it")
+            assert nodes.held_up() == (HeldUp(""),)
+            command = Database(url, "contoso", answer_seconds_max=4.0)
+            assert command.find()
+            with pytest.raises(
+                NotAnswered, match="behind a commit that waits for a synchronous standby"
+            ) as told:
+                command.nodes().report(A)
+            assert "process" not in str(told.value)
+            done = CliRunner().invoke(root, ["cluster", "status", "--store", url, "--namespace", "contoso"])
+            assert "Calls wait in the database for the synchronous standby" in done.stdout
+            assert "pg_terminate_backend" not in done.output
+        finally:
+            server.run("alter system reset synchronous_standby_names")
+            server.run("select pg_reload_conf()")
+        for one in waiting:
+            one.result()
+        for table in (first, nodes):
+            table.close()
+
+
 def _write(url: str, statement: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(statement.encode())
 
 
 def _waiting_count(url: str) -> int:
+    return _count(url, "wait_event_type = 'Lock'")
+
+
+def _count(url: str, which: str) -> int:
     with psycopg.connect(url) as connection:
         found = connection.execute(
-            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+            f"select count(*) from pg_stat_activity where {which} and datname = current_database()".encode()
         ).fetchone()
     assert found is not None
     return int(found[0])

@@ -385,6 +385,10 @@ def test_a_node_that_ended_while_it_waited_for_the_lease_does_not_get_it(
             ("IPC", "SyncRep", "", "ANY 1 (gone)"),
             "a synchronous standby (synchronous_standby_names is 'ANY 1 (gone)')",
         ),
+        (
+            ("Lock", "SyncRep", "17", "gone", "pairbus_shard"),
+            "behind a commit that waits for a synchronous standby",
+        ),
         (("Lock", "relation", "17, 18", ""), "a lock that another session holds (process 17, 18)"),
         (
             ("Lock", "transactionid", "17", "", "pairbus_shard"),

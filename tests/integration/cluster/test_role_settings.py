@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,12 +68,12 @@ def with_role(*settings: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a namespace that a broker has served."""
     directory = tmp_path_factory.mktemp("filled") / "data"
     with Namespace("contoso", queues=[QUEUE], data=directory):
         pass
-    yield directory
+    return directory
 
 
 def ask(*words: str, url: str) -> Any:

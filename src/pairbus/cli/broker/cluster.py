@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from pairbus.storage.table.ports import MOVER, REQUEST_DRAIN, REQUEST_MOVE, REQU
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import (
         DatabaseCopies,
+        HeldUp,
         LeaseTable,
         NodeEntry,
         NodeTable,
@@ -38,6 +39,7 @@ SILENT_SECONDS: Final = 2.0
 OWN_WAIT_SECONDS: Final = 1.0
 """What held a command up for so long has held up the reports of the nodes too: it looks again after as long."""
 UNLOCK: Final = "`select pg_terminate_backend(PROCESS)` ends a session that holds a lock"
+STANDBY_BACK: Final = "bring the standby back"
 SHOWS: Final = "`pairbus cluster status` shows the nodes"
 STANDBY_COLUMNS: Final = ("standby", "state", "behind_bytes", "behind_seconds")
 COLUMNS: Final = ("node", "state", "role", "address", "seen_seconds_ago", "asked", "version")
@@ -161,7 +163,7 @@ def _tables(flags: StatusFlags | MoveFlags) -> Iterator[Tables]:
         tables.nodes.close()
 
 
-def _sentences(found: dict[str, Any], waits: str) -> list[str]:
+def _sentences(found: dict[str, Any], held_up: Sequence[HeldUp]) -> list[str]:
     if found["owner"]:
         head = (
             f"{found['namespace']}: {found['owner']} owns it (epoch {found['epoch']}), its lease lasts another "
@@ -176,12 +178,33 @@ def _sentences(found: dict[str, Any], waits: str) -> list[str]:
         head = f"{found['namespace']}: no node owns it (last epoch {found['epoch']})"
     return [
         head,
-        *([f"{waits}: nodes that look late or gone may run; {UNLOCK}"] if waits else _left_sentences(found)),
+        *_waiting_sentences(held_up),
+        # Behind a lock nodes are silent that run. A standby may be away because it was promoted.
+        *([] if any(one.table for one in held_up) else _left_sentences(found)),
         "",
         *table_lines(found["nodes"], COLUMNS, terminal_columns()),
         "",
         *_database_sentences(found["database"]),
     ]
+
+
+def _waiting_sentences(held_up: Sequence[HeldUp]) -> list[str]:
+    waits = _waits(held_up)
+    return (
+        [f"{waits[:1].upper()}{waits[1:]}: nodes that look late or gone may run; {_way_out(held_up)}"]
+        if waits
+        else []
+    )
+
+
+def _repeat(held_up: Sequence[HeldUp]) -> str:
+    return f"Repeat the command once nothing waits there; {_way_out(held_up)}"
+
+
+def _way_out(held_up: Sequence[HeldUp]) -> str:
+    """What ends the waiting. The session of a commit that waits for the standby is none to end: its outcome would be open."""
+    ways = {UNLOCK if one.table else STANDBY_BACK for one in held_up}
+    return "; ".join(sorted(ways))
 
 
 def _left_sentences(found: dict[str, Any]) -> list[str]:
@@ -215,10 +238,8 @@ def show_status(flags: StatusFlags) -> int:
         found = describe(flags.namespace, *tables.state(), tables.copies())
         found["answered_by"] = tables.answered_by()
         held_up = tables.nodes.held_up()
-    # What waits for a standby is said below, with the standbys.
-    waits = waits_in_words([one for one in held_up if one.table])
     found["held_up"] = [{"table": one.table or None, "processes": list(one.processes)} for one in held_up]
-    show(found, flags.as_json, _sentences(found, f"Calls wait in the database {waits}" if waits else ""))
+    show(found, flags.as_json, _sentences(found, held_up))
     return EXIT_DONE if found["owner"] else EXIT_NO
 
 
@@ -284,9 +305,9 @@ def _forget(flags: DrainFlags, tables: Tables, owner: Ownership, nodes: list[Nod
         # It is only silent, and may have been held up in the database until now, as this command may have been.
         if _reports_again(tables, flags.node):
             return _no(runs)
-        if waits := _waits(tables):
+        if held_up := tables.nodes.held_up():
             return _no(
-                f"{flags.node} may run: {waits}, and no node can report meanwhile. Repeat the command once nothing waits there; {UNLOCK}"
+                f"{flags.node} may run: {_waits(held_up)}, and no node can report meanwhile. {_repeat(held_up)}"
             )
         owner = tables.lease.look()
     if owner.owner == flags.node and owner.remaining_ms > 0:
@@ -321,19 +342,19 @@ def _reports_again(tables: Tables, node: str) -> bool:
         return _wait(has_reported, SILENT_SECONDS)
 
 
-def _waits(tables: Tables) -> str:
+def _waits(held_up: Sequence[HeldUp]) -> str:
     """That calls wait in the database, and for what; empty: none does."""
-    words = waits_in_words(tables.nodes.held_up())
+    words = waits_in_words(held_up)
     return f"calls wait in the database {words}" if words else ""
 
 
 def _held_lease(tables: Tables, owner: Ownership) -> str:
     """Why nothing follows from the end of a lease: its renewal may wait; empty: nothing waits, or no lease has ended."""
-    if owner.owner in ("", MOVER) or owner.remaining_ms > 0 or not (waits := _waits(tables)):
+    if owner.owner in ("", MOVER) or owner.remaining_ms > 0 or not (held_up := tables.nodes.held_up()):
         return ""
     return (
-        f"the lease of {owner.owner} has ended, but {waits}, and {owner.owner} may go on afterwards. Nothing was changed. "
-        f"Repeat the command once nothing waits there; {UNLOCK}"
+        f"the lease of {owner.owner} has ended, but {_waits(held_up)}, and {owner.owner} may go on afterwards. Nothing was changed. "
+        f"{_repeat(held_up)}"
     )
 
 
@@ -374,8 +395,8 @@ def _await_ready(flags: MoveFlags, tables: Tables, owner: str, nodes: list[NodeE
 def _only(node: str, namespace: str, nodes: list[NodeEntry], tables: Tables) -> str:
     late = ", ".join(f"{one.node} {one.age_ms / 1000:.1f} s" for one in _others(nodes, node))
     why = f" (no other node reports; the last reports were {late} ago)" if late else ""
-    if waits := _waits(tables):
-        return f"no other node of {namespace} than {node} reports: {waits}. Repeat the command once nothing waits there; {UNLOCK}"
+    if held_up := tables.nodes.held_up():
+        return f"no other node of {namespace} than {node} reports: {_waits(held_up)}. {_repeat(held_up)}"
     return f"{node} is the only node of {namespace} that takes part{why}: start another one first"
 
 
@@ -404,7 +425,7 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
             return _no(f"{found[0].owner} takes {flags.namespace}, and does not serve it yet; {SHOWS}")
         if isinstance(flags, DrainFlags):
             tables.nodes.ask(flags.node, REQUEST_NONE)
-        return _no(_not_moved(flags, found[0], before, _waits(tables)))
+        return _no(_not_moved(flags, found[0], before, _waits(tables.nodes.held_up())))
     owner = found[0]
     show(
         {"owner": owner.owner, "epoch": owner.epoch, "before": before.owner},

@@ -19,7 +19,7 @@ import psycopg
 
 from pairbus.errors import StorageError
 from pairbus.storage.postgres.meanings import MEANINGS
-from pairbus.storage.postgres.waiting import LOCK, tables_waited_for, waits_for
+from pairbus.storage.postgres.waiting import LOCK, WAIT_EVENT, tables_waited_for, waits_for
 from pairbus.storage.table.second_look import SILENT_SECONDS, Finding, Found, SecondLooks
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ LOOK_SECONDS_MAX: Final = 2.0
 """How long the look's question may take, once it is connected; connecting has a bound of its own."""
 SERVER: Final = b"select pg_postmaster_start_time()::text"
 _LOOK: Final = (
-    "select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''), "
+    f"select coalesce(state, ''), coalesce(wait_event_type, ''), {WAIT_EVENT}, "
     "array_to_string(pg_blocking_pids(wanted), ', '), current_setting('synchronous_standby_names'), pg_postmaster_start_time()::text "
-    "from unnest(%s::int[]) with ordinality as one (wanted, place) left join pg_stat_activity on pid = wanted order by place"
+    "from unnest(%s::int[]) with ordinality as asked (wanted, place) left join pg_stat_activity as one on one.pid = wanted order by place"
 )
 
 

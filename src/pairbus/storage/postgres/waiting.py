@@ -26,9 +26,19 @@ DIAGNOSIS_PART: Final = 0.5
 STATEMENT_PART: Final = 0.9
 """After this part of it the database ends the statement."""
 CONNECT_POLL_SECONDS: Final = 0.1
+STANDBY: Final = "SyncRep"
+"""The wait of a commit for the synchronous standby."""
+IS_COMMITTING: Final = f"datname = current_database() and wait_event = '{STANDBY}'"
+# What a process waits for in the end: the first in the queue for a row waits for the one that holds it, the others for the first.
+WAIT_EVENT: Final = (
+    "case when exists (with recursive before (process) as (select unnest(pg_blocking_pids(one.pid)) "
+    "union select unnest(pg_blocking_pids(process)) from before) "
+    f"select from before join pg_stat_activity as other on other.pid = process where {IS_COMMITTING.replace('datname', 'other.datname')}) "
+    f"then '{STANDBY}' else coalesce(one.wait_event, '') end"
+)
 _ACTIVITY: Final = (
-    "select coalesce(wait_event_type, ''), coalesce(wait_event, ''), array_to_string(pg_blocking_pids(pid), ', '), "
-    "current_setting('synchronous_standby_names') from pg_stat_activity where pid = %s"
+    f"select coalesce(wait_event_type, ''), {WAIT_EVENT}, array_to_string(pg_blocking_pids(pid), ', '), "
+    "current_setting('synchronous_standby_names') from pg_stat_activity as one where pid = %s"
 )
 LOCK: Final = "Lock"
 """The kind of a wait for what another session holds."""
@@ -128,7 +138,9 @@ def tables_waited_for(connection: psycopg.Connection[Any], process: int) -> str:
 
 def waits_for(kind: str, event: str, blockers: str, standbys: str, tables: str = "") -> str:
     """What the database's view of a process means."""
-    if event == "SyncRep":
+    if event == STANDBY and kind == LOCK:
+        return f"it waits behind a commit that waits for a synchronous standby (synchronous_standby_names is {standbys!r})"
+    if event == STANDBY:
         return f"the commit waits for a synchronous standby (synchronous_standby_names is {standbys!r})"
     if kind == LOCK:
         place = f" on {tables}" if tables else ""
