@@ -22,20 +22,29 @@ class SwallowingWay:
         self._sockets: list[socket.socket] = []
         self._passes = threading.Event()
         self._passes.set()
+        self._closes = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def swallow(self) -> None:
         """From now on nothing comes through, in either direction."""
         self._passes.clear()
 
+    def close_each(self) -> None:
+        """From now on each new connection is taken and closed, as by a balancer with nobody behind it."""
+        self._closes = True
+
     def pass_on(self) -> None:
         """What was swallowed arrives now."""
+        self._closes = False
         self._passes.set()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if self._closes:
+                    client.close()
+                    continue
                 self._sockets.append(client)
                 threading.Thread(target=self._connect, args=(client,), daemon=True).start()
 

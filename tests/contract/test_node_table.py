@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -200,7 +201,7 @@ def test_who_waits_behind_a_commit_that_waits_for_the_standby_waits_for_the_stan
         server.run("select pg_reload_conf()")
         wait_until(lambda: server.run("show synchronous_standby_names")[0][0] == "gone")
         try:
-            waiting = [pool.submit(first.report, A)]
+            waiting: list[Future[Any]] = [pool.submit(first.report, A)]
             wait_until(lambda: _count(url, "wait_event = 'SyncRep'") == 1, "the commit waits")
             waiting += [
                 pool.submit(_write, url, "update pairbus_node set address = ''") for _ in range(others)

@@ -216,7 +216,7 @@ class RealFileSystem:
         self.unlock()
         return StoreUnavailable(
             f"the data in {self._directory} is in use by process {owner or 'unknown'}: "
-            "stop that broker, or give this one another data directory"
+            "stop that broker, or wait for its end if it is a `pairbus store` command; or use another data directory"
         )
 
     def check_lock(self) -> None:

@@ -15,7 +15,10 @@ from tests.waiting import wait_until
 
 
 @pytest.mark.long
-def test_a_relay_is_unhealthy_while_the_owner_takes_connections_and_says_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_relay_is_unhealthy_while_the_owner_takes_connections_and_says_nothing(
+    tmp_path: Path, closes: bool
+) -> None:
     """A balancer would go on sending clients to it. The database answers both nodes, so the owner keeps its lease."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
@@ -31,17 +34,29 @@ def test_a_relay_is_unhealthy_while_the_owner_takes_connections_and_says_nothing
             relay.await_ready()
             wait_until(lambda: relay.health().get("status") == "healthy", "it relays")
             epoch = owner.health()["epoch"]
-            way.swallow()
+            way.close_each() if closes else way.swallow()
             wait_until(lambda: relay.health()["status"] == "unhealthy", "it says that it serves nobody")
-            assert relay.health()["reason"].startswith(
-                f"the owner at 127.0.0.1:{way.port} takes connections and has said nothing for "
-            )
+            for _ in range(20 if closes else 1):
+                reason = relay.health().get("reason", "it is healthy")
+                does = "cannot be reached: " if closes else "takes connections and has said nothing for "
+                assert reason.startswith(f"the owner at 127.0.0.1:{way.port} {does}")
+                with socket.create_connection(("127.0.0.1", relay.port)) as client:
+                    client.sendall(b"AMQP\x03\x01\x00\x00")  # relayed as far as TCP goes
+                    assert closes is False or not _received(client)
             assert owner.health()["role"] == "owner"
             way.pass_on()
             wait_until(lambda: relay.health()["status"] == "healthy", "it serves again")
             assert owner.health()["epoch"] == epoch
         finally:
             cluster.kill()
+
+
+def _received(client: socket.socket) -> bytes:
+    """Empty: the connection has ended."""
+    try:
+        return client.recv(64)
+    except ConnectionError:
+        return b""
 
 
 @pytest.mark.long

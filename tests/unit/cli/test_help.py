@@ -222,3 +222,12 @@ def test_help_fits_a_narrow_terminal(path: str) -> None:
     text = re.sub(r"^ *Examples?:\n(.+\n)*", "", result.output, flags=re.MULTILINE)
 
     assert [line for line in text.splitlines() if len(line) > 60 and len(line.split()) > 2] == []
+
+
+def test_the_least_size_of_a_namespace_is_told_before_it_is_refused() -> None:
+    found = CliRunner().invoke(roots.root, ["serve", "--store-max-mb", "63"])
+    assert found.exit_code == 2
+    assert "x>=64" in found.output
+    assert re.search(
+        r"--store-max-mb MB[^-]*x>=64", CliRunner().invoke(roots.root, ["serve", "--help"]).output
+    )

@@ -21,6 +21,7 @@ from pairbus.cli.entities.messages import SEND_HINT, _refusing
 from pairbus.cli.kit.errors import (
     CAUSES_MAX,
     CERTIFICATE,
+    EXPIRED,
     KEY,
     Refused,
     causes,
@@ -68,6 +69,26 @@ def test_the_status_decides() -> None:
     assert way_out(error) is None
     error.status_code = 403
     assert way_out(error) == KEY
+
+
+@pytest.mark.parametrize("is_on_the_line", [True, False])
+def test_a_token_that_counts_as_expired_is_a_matter_of_clocks(is_on_the_line: bool) -> None:
+    text = "ExpiredToken: The token is expired. Expiration time: '2026-01-01T00:00:00Z'."
+
+    class Answer:
+        status_code, reason, headers = 401, "Unauthorized", {"content-type": "application/xml"}
+
+        def text(self) -> str:
+            return f"<Error><Code>401</Code><Detail>{text}</Detail></Error>"
+
+        def body(self) -> bytes:
+            return self.text().encode()
+
+    error: Exception = ServiceBusAuthenticationError(message=text)
+    if not is_on_the_line:
+        error = ClientAuthenticationError("no", response=Answer())  # type: ignore[arg-type]
+    assert way_out(error) == EXPIRED
+    assert "clock" in EXPIRED
 
 
 def test_a_limit_is_not_mistaken_for_a_key() -> None:

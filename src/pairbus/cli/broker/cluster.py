@@ -69,7 +69,7 @@ Examples:
 
 \b
 Clients are told to connect again, the last commit is made, and another node serves, usually in less than a second.
-Exit codes: 0 moved, 1 no other node took the namespace in time, 2 wrong usage, 3 the database cannot be reached or refused.
+Exit codes: 0 moved, 1 no other node took the namespace, 2 wrong usage, 3 the database cannot be reached or refused.
 """
 DRAIN_EXAMPLES: Final = """\b
 Examples:
@@ -436,12 +436,14 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
 
 
 def _not_moved(flags: MoveFlags, owner: Ownership, before: Ownership, waits: str) -> str:
-    head = f"no other node took {flags.namespace} in time" + (f", while {waits}" if waits else "")
+    came_back = owner.owner == before.owner and owner.epoch != before.epoch
+    bound = "" if came_back else f" within {flags.timeout:g} s"
+    head = f"no other node took {flags.namespace}{bound}" + (f", while {waits}" if waits else "")
     if isinstance(flags, DrainFlags):
         return f"{head}, so {flags.node} takes part again; {SHOWS}"
-    if owner.owner == before.owner and owner.epoch != before.epoch:
-        return f"{head}: {owner.owner} serves it again (epoch {owner.epoch}); {SHOWS}"
-    return f"{head} ({flags.timeout:g} s); {SHOWS}"
+    if came_back:
+        return f"{head}: {owner.owner} gave it up, and after a moment serves it again (epoch {owner.epoch}); {SHOWS}"
+    return f"{head}; {SHOWS}"
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:

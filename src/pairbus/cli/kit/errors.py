@@ -28,6 +28,7 @@ CERTIFICATE: Final = (
     "(--ca-file), see docs/how-to/use-tls.md"
 )
 KEY: Final = "the key was refused: check the key and its rights in the connection string"
+EXPIRED: Final = "the token counts as expired there: compare this machine's clock with the namespace's; if you gave a token of your own, take a new one"
 PROXY: Final = "a proxy did not let the request pass: check HTTPS_PROXY and HTTP_PROXY, or name the namespace's host in NO_PROXY"
 UNREADABLE: Final = (
     "the answer cannot be read, so it is none of Service Bus's management API: does the connection string name the address of a "
@@ -37,6 +38,8 @@ UNAUTHORIZED: Final = 401
 PROXY_AUTHENTICATION: Final = 407
 FORBIDDEN: Final = 403
 """Answers about a key, and about limits: the service says in a sentence which."""
+_EXPIRED: Final = "ExpiredToken"
+"""How a namespace begins to say that a token's time is over. Commands make theirs for the call."""
 _CERTIFICATE_CLASSES: Final = frozenset({"SSLCertVerificationError"})
 _PROXY_CLASSES: Final = frozenset({"ProxyError", "ClientHttpProxyError", "ClientProxyConnectionError"})
 """Of requests, urllib3 and aiohttp: the proxy could not be reached, or refused."""
@@ -117,7 +120,7 @@ def _way_out(error: BaseException) -> str | None:
     ):
         return PROXY
     if names & _KEY_CLASSES or any(_is_about_the_key(cause) for cause in chain):
-        return KEY
+        return EXPIRED if any(_EXPIRED in _words(cause) for cause in chain) else KEY
     if names & _REACH_CLASSES or any(isinstance(cause, ConnectionError) for cause in chain):
         reasons = [cause.strerror for cause in chain if isinstance(cause, OSError) and cause.strerror]
         why = f" ({reasons[-1]})" if reasons else ""
@@ -140,6 +143,11 @@ def _is_of_a_reader(error: BaseException) -> bool:
 def _is_about_the_key(error: BaseException) -> bool:
     status = getattr(error, "status_code", None)
     return status == UNAUTHORIZED or (status == FORBIDDEN and not _has_sentence(error))
+
+
+def _words(error: BaseException) -> str:
+    response = getattr(error, "response", None)
+    return f"{error} {'' if response is None else response.text()}"
 
 
 def _has_sentence(error: BaseException) -> bool:

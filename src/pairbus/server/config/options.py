@@ -192,7 +192,7 @@ class ServeSettings:
         "Megabytes of the database that the namespace may use; then sends are refused until messages were taken. The same on every "
         "node.  [default: no limit]",
         metavar="MB",
-        minimum=1,
+        minimum=STORE_MB_MIN,
     )
     tls_cert: str | None = option("Certificate chain (PEM) instead of the broker's own.", metavar="FILE")
     tls_key: str | None = option("Its private key (PEM).", metavar="FILE")
