@@ -189,8 +189,10 @@ class DrainThread:
         self._thread.start()
         try:
             return self._started.result(START_SECONDS)
-        except TimeoutError:
+        except BaseException:
+            # Too late, or interrupted: it may have begun in this moment.
             self._is_unwanted = True
+            self.call(lambda drain: drain.stop(0.0))
             raise
 
     def call(self, function: Callable[[Drain], None]) -> None:
@@ -223,6 +225,12 @@ class DrainThread:
         self.call(lambda drain: drain.stop(min(STOP_SECONDS, seconds * STOP_SHARE)))
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended. Waits for that, at most ``seconds``. A call from within the drain does not wait."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
+        return not self.is_running
 
     @property
     def is_running(self) -> bool:

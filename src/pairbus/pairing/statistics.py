@@ -88,7 +88,7 @@ class Statistics:
         pings: Pings sent.
         pings_answered: Pings that the primary accepted.
         failovers: Changes of an entity to *failed over*.
-        recoveries: Changes of an entity back to *healthy*.
+        recoveries: Changes of an entity back to *healthy*, but for those from *suspect*, which no failover came before.
         evictions: Backlog queues that left the rotation.
         readmissions: Backlog queues that came back to it.
         backlog_queues_lost: Backlog queues that somebody deleted after this client had used them.

@@ -7,6 +7,9 @@ the older ones is replayed first. A spool that is empty is deleted when its clie
 
 A client that keeps an order stays behind messages of its sessions in spools that others hold (``ahead``). It takes such a spool when
 its owner has gone.
+
+A lock ends with its owner, not only with the process: with a client that is collected without having been closed, and, when another
+one of this process opens the directory, with a client whose event loop is closed.
 """
 
 from __future__ import annotations
@@ -48,10 +51,13 @@ class Spools:
         age_ms_max: int,
         accepts: Callable[[str], bool] = lambda _address: True,
         key_of: KeyOf | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """Open them. ``accepts``: whether a spool with this address of a primary is for ours. Raises SpoolError.
 
         ``key_of``: by what messages are kept in order, and stay behind those in spools of other clients; None: they do not.
+
+        ``is_over``: whether the owner of these can do nothing any more, so that another one of this process may have them.
 
         A full disk is no error: ``problems`` has it, and the own spool is created when messages need it.
         """
@@ -62,7 +68,9 @@ class Spools:
         """Spools that could not be opened, and why."""
         self._lock = threading.Lock()
         self._locks: dict[Spool, int] = {}
+        weakref.finalize(self, _give_back, self._locks).atexit = False
         self._is_closed = False
+        self._is_over = is_over
         self._process = os.getpid()
         self._about = about
         self._accepts = accepts
@@ -94,7 +102,8 @@ class Spools:
             with suppress(SpoolError):  # a full disk: the newest one takes new messages
                 self.all.append(self._new(about))
         self._parents: list[Spool] = []
-        _everywhere.add(self)
+        with _everywhere_lock:
+            _everywhere.add(self)
 
     def _left_behind(self, about: About) -> Iterator[Spool]:
         for directory in spool_directories(self.root):
@@ -104,6 +113,8 @@ class Spools:
                 continue
             try:
                 lock = take_lock(directory)
+                if lock is None and _end_its_owner(directory):
+                    lock = take_lock(directory)
             except OSError as error:
                 self.problems.append(str(_unusable(directory, error)))
                 continue
@@ -195,6 +206,8 @@ class Spools:
     def enter(self, append: Append) -> Spool:
         """Take messages into the own spool, for its ``commit``. Raises SpoolNotStored, and nothing is taken."""
         with self._lock:
+            if self._is_closed:
+                raise SpoolNotStored(f"the spool {self.root} is closed: enter the client again")
             size = sum(spool.size for spool in self.all)
             if size + append.size > self.bytes_max:
                 raise SpoolFull(
@@ -342,13 +355,17 @@ class Spools:
             finally:
                 os.close(lock)
 
+    def is_over_with(self, directory: Path) -> bool:
+        """Whether the owner of these can do nothing any more, and holds the spool of a directory."""
+        return self._is_over() and any(spool.directory == directory for spool in list(self._locks))
+
     def forget(self) -> None:
         """In a forked process: the spools are the parent's. This process gets one of its own when it needs one."""
         for lock in self._locks.values():
             with suppress(OSError):
                 os.close(lock)
         self._lock = threading.Lock()
-        self._locks = {}
+        self._locks.clear()
         # Kept, so that nothing closes them here: the files are the parent's.
         self._parents += self.all
         self._process = os.getpid()
@@ -438,10 +455,31 @@ def delete(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def _give_back(locks: dict[Spool, int]) -> None:
+    """The owner of some spools was collected, and had not closed them: each lock ends with its spool, which a thread may still write."""
+    while locks:
+        spool, lock = locks.popitem()
+        weakref.finalize(spool, os.close, lock).atexit = False
+
+
+def _end_its_owner(directory: Path) -> bool:
+    """Close the spools of an owner in this process that is over and holds this one. False: there is none."""
+    with _everywhere_lock:
+        owners = list(_everywhere)
+    for spools in owners:
+        if spools.root == directory.parent and spools.is_over_with(directory):
+            spools.close()
+            return True
+    return False
+
+
 _everywhere: weakref.WeakSet[Spools] = weakref.WeakSet()
+_everywhere_lock = threading.RLock()
 
 
 def _forked() -> None:
+    global _everywhere_lock  # noqa: PLW0603 - nobody will release the parent's
+    _everywhere_lock = threading.RLock()
     for spools in list(_everywhere):
         spools.forget()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import socket
 from collections.abc import Iterator
@@ -85,6 +86,35 @@ def test_a_link_is_opened_without_a_pause_between_its_frames(
         "one question of the SDK reads every frame; it sleeps for 50 ms before it asks again"
     )
     assert len(read) == frames + 1
+
+
+async def test_an_opening_that_breaks_as_its_caller_is_cancelled_leaves_no_error_that_nobody_looks_at() -> (
+    None
+):
+    begun, gate = asyncio.Event(), asyncio.Event()
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context))
+
+    async def is_ready() -> bool:
+        begun.set()
+        try:
+            await gate.wait()
+        finally:
+            raise ConnectionResetError
+
+    handler = SimpleNamespace(client_ready_async=is_ready)
+    sender: Any = SimpleNamespace(_create_handler=lambda auth: setattr(sender, "_handler", handler))
+    handlers.open_quickly(sender)
+    sender._create_handler(None)
+    opening = asyncio.ensure_future(asyncio.wait_for(handler.client_ready_async(), 60))
+    await begun.wait()
+    opening.cancel()
+    with pytest.raises((asyncio.CancelledError, ConnectionResetError)):
+        await opening
+    del opening
+    gc.collect()
+    await asyncio.sleep(0)
+    assert reported == []
 
 
 def test_a_link_that_does_not_open_leaves_the_deadline_to_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:

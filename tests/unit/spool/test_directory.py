@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
 import os
 import stat
@@ -12,7 +13,7 @@ import pytest
 
 from pairbus.errors import SpoolError, SpoolFull, SpoolNotStored
 from pairbus.spool import store
-from pairbus.spool.directory import Spools
+from pairbus.spool.directory import Spools, is_held
 from pairbus.spool.file import About
 from pairbus.spool.store import Append
 from tests.unit.spool import full_disk
@@ -215,3 +216,44 @@ def _child(spools: Spools) -> None:
     keep(spools, b"child")
     assert spools.waits("orders") == 1
     os._exit(0)
+
+
+# --- owners that never closed ---------------------------------------------------------------------
+
+
+@pytest.mark.promise("P44")
+def test_a_spool_is_free_when_its_owner_is_collected_unless_it_is_being_written(tmp_path: Path) -> None:
+    spools = opened(tmp_path)
+    keep(spools, b"1")
+    spool = spools.all[0]
+    del spools
+    gc.collect()
+    assert is_held(tmp_path / "0"), "a thread may still write it"
+    del spool
+    gc.collect()
+    assert not is_held(tmp_path / "0")
+    after = opened(tmp_path)
+    assert everything(after) == [b"1"]
+    after.close()
+
+
+@pytest.mark.promise("P44")
+def test_a_spool_whose_owner_is_over_is_taken_within_the_process_with_all_that_was_entered(
+    tmp_path: Path,
+) -> None:
+    is_over = False
+    before = Spools(tmp_path, ABOUT, bytes_max=1 << 30, age_ms_max=1 << 40, is_over=lambda: is_over)
+    keep(before, b"1")
+    before.enter(Append("orders", "orders", [b"2"], 1_000))
+    beside = opened(tmp_path)
+    assert not beside.waits("orders"), "its owner is at work"
+    beside.close()
+
+    is_over = True
+    after = opened(tmp_path)
+    assert everything(after) == [b"1", b"2"]
+    with pytest.raises(SpoolNotStored, match="is closed"):
+        before.enter(Append("orders", "orders", [b"3"], 1_000))
+    before.close()
+    assert is_held(tmp_path / "0"), "the lock is that of the new owner"
+    after.close()

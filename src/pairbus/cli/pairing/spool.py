@@ -36,6 +36,13 @@ Exit codes: 0 done, 1 nothing was found or something is left, 2 wrong usage, 3 c
 spool is damaged.
 """
 EXAMPLE: Final = "\b\nExample:\n  pairbus spool "
+CODES_READ: Final = (
+    "\nExit codes: 0 there are messages, 1 there are none, 2 wrong usage, 3 a spool is damaged.\n"
+)
+CODES_REPLAY: Final = """
+Exit codes: 0 all messages were sent, 1 there were none or some are left, 2 wrong usage, 3 could not reach the namespace or was refused, or a
+spool is damaged.
+"""
 COLUMNS: Final = ("spool", "primary", "entity", "messages", "bytes", "oldest_age", "undeliverable", "in_use")
 POLL_SECONDS: Final = 0.2
 EXIT_DAMAGED: Final = 3
@@ -53,7 +60,7 @@ class ListFlags:
     as_json: bool = json_option("One JSON array.")
 
 
-@command(ListFlags, f"{EXAMPLE}list /var/lib/shop/spool\n", name="list", group=spool)
+@command(ListFlags, f"{EXAMPLE}list /var/lib/shop/spool\n{CODES_READ}", name="list", group=spool)
 def list_spool(flags: ListFlags) -> int:
     """Show what the spools in DIRECTORY hold, by entity. Also while a program uses them."""
     from pairbus.pairing.clock import wall_ms
@@ -119,7 +126,7 @@ class ReplayFlags(PairFlags):
     primary_aliases: tuple[str, ...] = alias_option()
 
 
-@command(ReplayFlags, f"{EXAMPLE}replay /var/lib/shop/spool\n", group=spool)
+@command(ReplayFlags, f"{EXAMPLE}replay /var/lib/shop/spool\n{CODES_REPLAY}", group=spool)
 def replay(flags: ReplayFlags) -> int:
     """Send the messages in DIRECTORY that no program has open: to the primary, or to the backlog while that is away.
 
@@ -197,7 +204,7 @@ def _left_by_others(spools: list[Listed]) -> int:
     left = [(one, count) for one in spools if (count := one.total().count)]
     for one, count in left:
         click.echo(
-            f"{many(count, 'message')} left in {one.directory}: a program has it open, which replays it",
+            f"{many(count, 'message')} left in {one.directory}: a program has it open, which replays it unless it has left its client without closing it",
             err=True,
         )
     return 1 if left else 0
@@ -251,7 +258,9 @@ class ExportFlags:
     )
 
 
-@command(ExportFlags, f"{EXAMPLE}export /var/lib/shop/spool --output messages.jsonl\n", group=spool)
+@command(
+    ExportFlags, f"{EXAMPLE}export /var/lib/shop/spool --output messages.jsonl\n{CODES_READ}", group=spool
+)
 def export(flags: ExportFlags) -> int:
     """Write every message in DIRECTORY as a line of JSON. The messages stay in the spool.
 

@@ -14,6 +14,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoReturn, TypeVar
 from weakref import WeakSet
@@ -68,6 +69,7 @@ logger = logging.getLogger("pairbus.pairing")
 
 CLOSE_SECONDS_DEFAULT: Final = 15.0
 HANDLER_CLOSE_SECONDS: Final = 2.0
+CLOSE_TRIES: Final = 3
 Official = TypeVar("Official")
 Sender = TypeVar("Sender")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -165,8 +167,6 @@ class PairedClient(Controls, Generic[Official, Sender]):
         self._registration: weakref.finalize[Any, Any] | None = None
         # Of a signal handler's thread too, which may close the client in the middle of anything.
         self._life_lock = threading.RLock()
-        self._pairing_calls = 0
-        """How many callers are pairing the client now."""
         self._begin_life()
         client_settings.observe_close(primary, self, Side.PRIMARY)
         client_settings.observe_close(secondary, self, Side.SECONDARY)
@@ -174,6 +174,8 @@ class PairedClient(Controls, Generic[Official, Sender]):
     def _begin_life(self) -> None:
         """Make all that closing ends: once for a new client, and each time it is entered again (``lives``)."""
         self._runtime = type(self)._runtime_class()
+        self._pairing: object | None = None
+        """The task or the thread that pairs the client now (``lives``)."""
         self._watched: set[str] = set()
         self._state = PairingState(
             name=uuid.uuid4().hex[:12],
@@ -360,18 +362,18 @@ class PairedClient(Controls, Generic[Official, Sender]):
 
     async def _do_enter(self) -> None:
         await live_again(self)
-        self._check_live()
-        if not self.is_paired:
-            await self._do_pair()
+        async with pairing_call(self) as is_paired:
+            if not is_paired:
+                await self._pair()
 
     async def _do_pair(self) -> None:
         await live_again(self)
-        with pairing_call(self):
+        async with pairing_call(self) as is_paired:
+            if is_paired:
+                raise AlreadyPairedError(f"this client is paired with {self._state.secondary} already")
             await self._pair()
 
     async def _pair(self) -> None:
-        if self.is_paired:
-            raise AlreadyPairedError(f"this client is paired with {self._state.secondary} already")
         self._enter_registry()
         try:
             if self._spooling is not None:
@@ -385,9 +387,12 @@ class PairedClient(Controls, Generic[Official, Sender]):
                 self._check_live()
             if self.options.enable_syphon and queues:
                 await self._start_drain()
+                # The closing of the client may have been over before the drain had begun.
+                self._check_live()
         except BaseException:
             # Complete or not at all (P30): a client without the drain it was asked for is not paired.
             self._state.is_paired = False
+            await self._stop_drain(HANDLER_CLOSE_SECONDS)
             if self._spooling is not None:
                 self._spooling.close()
             self._leave_registry()
@@ -419,12 +424,17 @@ class PairedClient(Controls, Generic[Official, Sender]):
         self._registration.atexit = False
 
     def _leave_registry(self) -> None:
-        if self._registration is not None:
-            self._registration()
-            self._registration = None
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            registration()  # once, whoever asks
 
     async def _close_side(self, side: Any) -> None:
         try:
+            for _ in range(CLOSE_TRIES - 1):
+                # The SDK goes through its handlers while a call that has not ended yet may make another one.
+                with suppress(RuntimeError):
+                    await self._runtime.call(side.close)
+                    return
             await self._runtime.call(side.close)
         except Exception:
             logger.warning(

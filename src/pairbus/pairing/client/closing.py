@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pairbus.pairing.client.sending.sender import SenderCore
     from pairbus.pairing.runtime.ports import Runtime
 
+PAIRING_SECONDS: Final = 2.0
+"""Seconds to wait for a caller that still pairs the client. One that takes longer finds it closed, and ends what it has begun."""
 SIDES_SECONDS_MIN: Final = 0.1
 """Seconds that both sides have to close at least, even when the parts before took all the time."""
 
@@ -58,6 +60,11 @@ async def _close(client: PairedClient[Any, Any], runtime: Runtime, seconds: floa
     try:
         await client._stop_drain(seconds / 3)
         await runtime.stop_tasks(seconds / 3)
+        if client._pairing is not None:
+            # Who pairs it finds it closed, and leaves nothing; only what it had begun before is left to end.
+            await pairing_ended(client, runtime, min(PAIRING_SECONDS, seconds / 6))
+            await client._stop_drain(seconds / 6)
+            await runtime.stop_tasks(seconds / 6)
         with client._state.lock:
             senders = list(client._senders)
         # The time left is shared: half for the senders and their links, the rest for both sides at once.
@@ -78,6 +85,22 @@ async def _close(client: PairedClient[Any, Any], runtime: Runtime, seconds: floa
     client._state.emit(Kind.CLOSED, client._state.primary, "closed")
     # Last: from here on the client may be entered again.
     client._has_closed = True
+
+
+async def pairing_ended(client: PairedClient[Any, Any], runtime: Runtime, seconds: float) -> bool:
+    """Wait until nobody pairs the client, at most ``seconds``. True: nobody does."""
+    clock = client._state.clock
+    until_ms = clock() + int(seconds * 1000)
+    while True:
+        token = runtime.change_token()
+        pairing = client._pairing
+        left_ms = until_ms - clock()
+        # A signal handler may close the client in the thread that pairs it, and must not wait for itself.
+        if client._runtime is not runtime:
+            return True  # somebody has entered it again, which begins with the end of that
+        if pairing is None or pairing == runtime.caller() or left_ms <= 0:
+            return pairing is None
+        await runtime.wait_for_change(token, left_ms / 1000)
 
 
 async def _close_sender(sender: SenderCore) -> None:

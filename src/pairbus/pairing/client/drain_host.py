@@ -30,6 +30,9 @@ class DrainHost(Protocol):
     async def stop(self, seconds: float) -> None:
         """Stop it, within ``seconds``. Does nothing the second time."""
 
+    async def quiet(self, seconds: float) -> bool:
+        """After ``stop``: whether it has ended. Waits for that, at most ``seconds``."""
+
     def wake(self) -> None:
         """A destination is healthy again: send to it at once."""
 
@@ -92,11 +95,12 @@ class TaskDrainHost(_Host):
     """A drain as a task of the client's event loop, on the client's own connections."""
 
     _running: asyncio.Task[None] | None = None
+    _doubts: DoubtfulSends
 
     async def start(self, client: PairedClient[Any, Any]) -> None:
         self._client = client
-        self._drain, doubts = self._build(client.primary, client.secondary)
-        self._running = asyncio.get_running_loop().create_task(self._run(doubts))
+        self._drain, self._doubts = self._build(client.primary, client.secondary)
+        self._running = asyncio.get_running_loop().create_task(self._run(self._doubts))
         self._started()
 
     async def stop(self, seconds: float) -> None:
@@ -106,18 +110,27 @@ class TaskDrainHost(_Host):
         running = self._running
         if running is None:
             return
-        self._drain.stop(min(STOP_SECONDS, seconds * STOP_SHARE))
-        _, late = await asyncio.wait([running], timeout=seconds)
-        for task in late:
-            task.cancel()
-        await asyncio.wait([running], timeout=1.0)
+        if running.get_loop().is_closed():
+            # It has ended with its loop, perhaps in the middle.
+            self._doubts.close()
+        else:
+            self._drain.stop(min(STOP_SECONDS, seconds * STOP_SHARE))
+            _, late = await asyncio.wait([running], timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.wait([running], timeout=1.0)
         # Only now: a stop that is cancelled before can be repeated.
         if self._running is not None:
             self._running = None
             self._stopped()
 
+    async def quiet(self, seconds: float) -> bool:  # noqa: ARG002 - it was cancelled
+        running = self._running
+        return running is None or running.done() or running.get_loop().is_closed()
+
     def wake(self) -> None:
-        self._drain.wake()
+        if self._running is not None and not self._running.get_loop().is_closed():
+            self._drain.wake()
 
     async def withdraw(self, handle: ParkedSchedule, seconds: float) -> bool:
         detour = (handle.factory, handle.detour)
@@ -140,6 +153,7 @@ class ThreadDrainHost(_Host):
     """A drain in a thread and an event loop of its own, on connections of its own."""
 
     _thread: DrainThread | None = None
+    _stopping: DrainThread | None = None
 
     async def start(self, client: PairedClient[Any, Any]) -> None:
         from pairbus.drain.hosting import DrainThread
@@ -158,11 +172,15 @@ class ThreadDrainHost(_Host):
         thread = self._thread
         if thread is None:
             return
+        self._stopping = thread
         thread.stop(seconds)
         # Only now: a stop that is interrupted before can be repeated.
         if self._thread is not None:
             self._thread = None
             self._stopped()
+
+    async def quiet(self, seconds: float) -> bool:
+        return self._stopping is None or self._stopping.wait(seconds)
 
     def wake(self) -> None:
         if self._thread is not None:

@@ -63,7 +63,7 @@ class Caller:
 
     def done(self, error: BaseException | None = None) -> None:
         """Wake the caller, unless it has given up."""
-        if self.is_waiting:
+        if self.is_waiting and not self.future.get_loop().is_closed():
             if error is None:
                 self.future.set_result(None)
             else:

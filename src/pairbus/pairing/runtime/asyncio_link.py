@@ -181,7 +181,11 @@ class AsyncioLink:
 
     async def close(self) -> None:
         self.is_closed = True
-        tasks = [task for task in (self._opening, self._pump) if task is not None]
+        # What belongs to a loop that is closed never goes on.
+        tasks = [
+            one for one in (self._opening, self._pump) if one is not None and not one.get_loop().is_closed()
+        ]
+        self._ending = {task for task in self._ending if not task.get_loop().is_closed()}
         for task in tasks:
             task.cancel()
         for entry in (*self._waiting, *self._flying):

@@ -26,6 +26,7 @@ class AsyncioRuntime:
         self._writes: dict[Spool, Writes] = {}
         self._shared: asyncio.Task[None] | None = None
         self._links: WeakSet[AsyncioLink] = WeakSet()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def link(
         self,
@@ -39,9 +40,11 @@ class AsyncioRuntime:
 
     def notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        with suppress(RuntimeError):  # those who waited belong to a loop that is closed
+            changed.set()
         for link in list(self._links):
-            link.look_again()
+            with suppress(RuntimeError):
+                link.look_again()
 
     def change_token(self) -> asyncio.Event:
         return self._changed
@@ -109,18 +112,30 @@ class AsyncioRuntime:
         task.add_done_callback(self._running.discard)
 
     async def stop_tasks(self, seconds: float) -> None:
-        others = {task for task in self._running if task is not asyncio.current_task()}
+        others = {task for task in self._left() if task is not asyncio.current_task()}
         for task in others:
             task.cancel()
         if others:
             await asyncio.wait(others, timeout=seconds)
 
     async def quiet(self, seconds: float) -> bool:
-        # What belongs to a loop that is closed never goes on: a program may enter its client once per ``asyncio.run``.
-        left = {task for task in self._running if not task.get_loop().is_closed()}
+        left = self._left()
         if left and asyncio.current_task() not in left:
             await asyncio.wait(left, timeout=seconds)
         return all(task.done() for task in left)
+
+    def _left(self) -> set[asyncio.Task[None]]:
+        # What belongs to a loop that is closed never goes on: a program may enter its client once per ``asyncio.run``.
+        return {task for task in self._running if not task.get_loop().is_closed()}
+
+    def begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def is_over(self) -> bool:
+        return self._loop is not None and self._loop.is_closed()
+
+    def caller(self) -> object:
+        return asyncio.current_task()
 
     async def end(self, _seconds: float) -> None:
         """Nothing watches over the calls."""

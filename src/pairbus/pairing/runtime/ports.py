@@ -122,6 +122,15 @@ class Runtime(Protocol):
     async def quiet(self, seconds: float) -> bool:
         """After the end: whether nothing that was begun here goes on any more. Waits for that, at most ``seconds``."""
 
+    def begin(self) -> None:
+        """The client is paired from here: what it does from now on belongs to this event loop, if there is one."""
+
+    def is_over(self) -> bool:
+        """Whether nothing that belongs here can go on: its event loop is closed. Never on threads."""
+
+    def caller(self) -> object:
+        """Who calls: a task or a thread."""
+
     async def end(self, seconds: float) -> None:
         """The client is closed: end what watches over its calls."""
 

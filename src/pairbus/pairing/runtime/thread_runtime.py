@@ -51,7 +51,8 @@ class ThreadRuntime:
         self._beside: set[threading.Thread] = set()
         """Threads of ``together``. One that was given up may go on."""
         self._admins: WeakSet[Any] = WeakSet()
-        self._lock = threading.Lock()
+        # Of a signal handler's thread too, which may close the client in the middle of anything.
+        self._lock = threading.RLock()
         self._shared: tuple[int, threading.Event] | None = None
         """The thread that does the work that is shared, and what the others wait for."""
 
@@ -167,6 +168,15 @@ class ThreadRuntime:
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in left)
 
+    def begin(self) -> None:
+        """Threads belong to no event loop."""
+
+    def is_over(self) -> bool:
+        return False
+
+    def caller(self) -> object:
+        return threading.get_ident()
+
     async def end(self, seconds: float) -> None:
         self.limits.end(seconds)
 
@@ -176,14 +186,10 @@ class ThreadRuntime:
         return ThreadDrainHost()
 
     def _start(self, thread: threading.Thread, those: set[threading.Thread]) -> None:
+        # Others join those: a thread that has not started cannot be joined.
         with self._lock:
-            those.add(thread)
-        try:
             thread.start()
-        except RuntimeError:
-            with self._lock:
-                those.discard(thread)
-            raise
+            those.add(thread)
 
     def _run(self, those: set[threading.Thread], work: Work, *arguments: object) -> None:
         try:
@@ -256,8 +262,9 @@ class Limits:
         """Watch, if nobody does."""
         with self._lock:
             if self.watcher is None:
-                self.watcher = threading.Thread(target=self._watch, name="pairbus-limits", daemon=True)
-                self.watcher.start()
+                watcher = threading.Thread(target=self._watch, name="pairbus-limits", daemon=True)
+                watcher.start()
+                self.watcher = watcher  # only now: ``end`` joins it
 
     def end(self, seconds: float) -> None:
         """The client is closed: the watcher ends with the last call in progress. Wait for that, at most ``seconds``."""

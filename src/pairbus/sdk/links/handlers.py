@@ -195,6 +195,12 @@ def open_quickly(sender: Any) -> None:
     sender._create_handler = create_quick
 
 
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Look at the error of a task, which asyncio reports otherwise."""
+    if not task.cancelled():
+        task.exception()
+
+
 def _read_on(handler: Any, name: str) -> None:
     """Let the question whether a link is open read on until it is. The SDK asks it before each send too, and then as before."""
     is_ready = getattr(handler, name)
@@ -204,6 +210,11 @@ def _read_on(handler: Any, name: str) -> None:
         return True
 
     async def read_later() -> bool:
+        task = asyncio.current_task()
+        if getattr(task and task.get_coro(), "cr_code", None) is read_later.__code__:
+            # Up to Python 3.11 ``asyncio.wait_for``, with which the SDK bounds this, makes a task of it, and does not look at its error
+            # when the caller is cancelled in the moment in which the connection breaks.
+            task.add_done_callback(_retrieved)  # type: ignore[union-attr]  # it has a coroutine
         until = time.monotonic() + READ_SECONDS
         while not await is_ready():
             if time.monotonic() >= until:

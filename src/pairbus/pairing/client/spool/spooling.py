@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -56,6 +57,9 @@ class Spooling:
         self._withheld: set[tuple[Spool, int]] = set()
         """Messages that are being cancelled."""
         self.following = Following(client)
+        self._opening: object | None = None
+        """Whoever has asked last that they be opened; None: they are to be closed."""
+        self._opening_lock = threading.RLock()
 
     # --- opening and closing ----------------------------------------------------------------------
 
@@ -63,6 +67,7 @@ class Spooling:
         """Open the directory. Raises SpoolError."""
         options, state = self._client.options, self._state
         assert options.spool is not None
+        opening = self._opening = object()
         spools = Spools(
             Path(options.spool),
             About(state.primary, state.identity, options.backlog_queue_count, options.order),
@@ -70,13 +75,18 @@ class Spooling:
             age_ms_max=milliseconds(options.spool_max_age),
             accepts=self._client._identity.accepts,
             key_of=self._key_of if state.keeps_order else None,
+            is_over=self._runtime.is_over,
         )
+        with self._opening_lock:
+            if self._opening is not opening:
+                spools.close()  # a thread opened them for a caller who has given up meanwhile
+                raise SpoolError(f"the spool {spools.root} was closed while it was opened")
+            state.spools = spools
         for problem in spools.problems:
             state.emit(Kind.SPOOL_UNUSABLE, str(spools.root), problem, is_loud=True)
         for problem in spools.not_seen:
             text = f"{problem}. The order between messages of sessions in it and those of this client is not kept"
             state.emit(Kind.ORDER_UNKNOWN, str(spools.root), text)
-        state.spools = spools
         state.left_behind = LeftBehind(spools.others)
         for one in state.left_behind.look():
             content = one.total()
@@ -117,8 +127,11 @@ class Spooling:
 
     def close(self) -> None:
         """Close the files. What is in them stays."""
-        if self._state.spools is not None:
-            self._state.spools.close()
+        with self._opening_lock:
+            self._opening = None
+            spools = self._state.spools
+        if spools is not None:
+            spools.close()
 
     def spools(self) -> Spools:
         """The spools, which are open."""
