@@ -177,8 +177,7 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
         A secondary that takes connections and does not answer is given up after 15 seconds; after 5 when there is a spool, which takes
         messages until the secondary answers. ``management`` of the client changes both (``read_timeout``, ``timeout``).
 
-        A client that was closed, or whose event loop is, begins another life: it is as a new one with the same arguments. A call beside another
-        one waits for its end.
+        A client that was closed begins another life: it is as a new one with the same arguments. A call beside another one waits for its end.
 
         Raises:
             AlreadyPairedError: This client is paired already, or it would make a chain of pairs.

@@ -426,7 +426,7 @@ class PairedClient(Controls, Generic[Official, Sender]):
     def _leave_registry(self) -> None:
         registration, self._registration = self._registration, None
         if registration is not None:
-            registration()  # once, whoever asks
+            registration()  # once, however many ask
 
     async def _close_side(self, side: Any) -> None:
         try:

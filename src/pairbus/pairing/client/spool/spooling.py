@@ -58,7 +58,7 @@ class Spooling:
         """Messages that are being cancelled."""
         self.following = Following(client)
         self._opening: object | None = None
-        """Whoever has asked last that they be opened; None: they are to be closed."""
+        """The call that has asked last that they be opened; None: they are to be closed."""
         self._opening_lock = threading.RLock()
 
     # --- opening and closing ----------------------------------------------------------------------
