@@ -38,7 +38,7 @@ from pairbus.gateway.links import (
 from pairbus.gateway.management import node as management
 from pairbus.gateway.rights import tokens
 from pairbus.gateway.rights.access import Grant, covers, missing_claim
-from pairbus.gateway.stranger import (
+from pairbus.gateway.rights.stranger import (
     STRANGER_SESSIONS_MAX,
     TOO_MANY_BYTES,
     TOO_MANY_LINKS,

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import Refusal, StorageError, StoreFenced, StoreUnavailable, UsageError
 from pairbus.server.config.options import MEMORY
-from pairbus.server.file_size_limit import file_size_way_out
 from pairbus.server.heap import system_heap
 from pairbus.server.memory import CollectorPolicy
 from pairbus.server.ready import READY_FILE, ReadyInfo, write_ready_file
+from pairbus.server.room import file_size_way_out
 from pairbus.server.server import Assemble, Page, Server, check_exposure
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ small it could only refuse, for ever, because its own reserves take what is miss
 from __future__ import annotations
 
 import os
+import resource
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreUnavailable
-from pairbus.server.file_size_limit import RAISE_FILE_SIZE_LIMIT, file_size_limit, shown_size
 from pairbus.server.logs.audit_reserve import LEAST_BYTES as AUDIT_RESERVE_BYTES
 from pairbus.storage.log.pool import READY_MIN
 from pairbus.storage.log.store import FIRST_SEGMENT_BYTES, RESERVE_BYTES, SEGMENT_BYTES
@@ -25,6 +25,7 @@ be admitted, and one that is being made; and what is left to others.
 """
 AUDIT_BYTES: Final = 2 * AUDIT_RESERVE_BYTES
 """The reserve of the audit log of messages, as long as there are none, and as much that must be free for sends to be taken."""
+RAISE_FILE_SIZE_LIMIT: Final = "raise the limit (`ulimit -f unlimited`, or LimitFSIZE=infinity of its service); the disk may have room enough"
 
 
 def check_room(data: Path, declared_bytes: int, has_audit: bool) -> None:
@@ -43,13 +44,20 @@ def check_room(data: Path, declared_bytes: int, has_audit: bool) -> None:
 
 def _check_file_size_limit(data: Path, has_audit: bool) -> None:
     """A limit below the first files that are made would look like a full disk, or end the broker at the first one that is filled."""
-    limit = file_size_limit()
+    limit = _file_size_limit()
     needed = max(SEGMENT_BYTES, AUDIT_RESERVE_BYTES if has_audit else 0)
     if limit is not None and limit < needed:
         raise StoreUnavailable(
-            f"a new namespace needs files of {_mb(needed)} in {data}, and the file size limit of this process is {shown_size(limit)}: "
+            f"a new namespace needs files of {_mb(needed)} in {data}, and the file size limit of this process is {_shown_size(limit)}: "
             f"{RAISE_FILE_SIZE_LIMIT}"
         )
+
+
+def file_size_way_out() -> str:
+    """What to say after an error ``EFBIG``: the system answers that beyond the limit, whatever room the disk has."""
+    limit = _file_size_limit()
+    known = "" if limit is None else f" of {_shown_size(limit)}"
+    return f"the broker met the file size limit{known} of its process: {RAISE_FILE_SIZE_LIMIT}"
 
 
 def no_room(data: Path, free: int | None, declared_bytes: int, has_audit: bool) -> StoreUnavailable:
@@ -84,3 +92,14 @@ def _free_bytes(data: Path) -> int:
 
 def _mb(size: int) -> str:
     return f"{size // MEGABYTE} MB"
+
+
+def _file_size_limit() -> int | None:
+    """The largest file that this process may write, in bytes; None: there is no limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _shown_size(size: int) -> str:
+    """In megabytes, or in kilobytes where it is none."""
+    return _mb(size) if size >= MEGABYTE else f"{size >> 10} kB"

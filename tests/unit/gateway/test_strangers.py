@@ -34,7 +34,7 @@ from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.links import LinkContext
 from pairbus.gateway.management import node as management
 from pairbus.gateway.rights import tokens
-from pairbus.gateway.stranger import (
+from pairbus.gateway.rights.stranger import (
     STRANGER_BYTES_MAX,
     STRANGER_LINKS_MAX,
     STRANGER_REFUSALS_MAX,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, TEXT, int4, int8, number, raw, text, unsigned
 from pairbus.storage.postgres.connection import NoRange, Session
-from pairbus.storage.postgres.locks import held_up
+from pairbus.storage.postgres.nodes import held_up
 from pairbus.storage.postgres.reader import OLDEST
 from pairbus.storage.postgres.schema import (
     DROP_LOCK_MS,

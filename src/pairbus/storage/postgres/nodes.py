@@ -1,13 +1,13 @@
-"""The nodes that serve a shard: see ``storage.table.ports.NodeTable``."""
+"""The nodes that serve a shard, and what holds up their calls: see ``storage.table.ports.NodeTable``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from pairbus.storage.postgres.binary import INT4, TEXT, int4, number, optional_number, text
-from pairbus.storage.postgres.connection import Session
-from pairbus.storage.postgres.locks import held_up
-from pairbus.storage.table.ports import DatabaseCopies, HeldUp, NodeEntry, StandbyEntry
+from pairbus.storage.postgres.connection import NotAnswered, Session
+from pairbus.storage.postgres.waiting import IS_COMMITTING, IS_HERE, IS_WAITED_FOR
+from pairbus.storage.table.ports import DatabaseCopies, HeldUp, NodeEntry, StandbyEntry, TableFailed
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
@@ -33,8 +33,39 @@ _COPIES: Final = (
     b"pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)::bigint, floor(extract(epoch from flush_lag) * 1000)::bigint, pid "
     b"from (select 1) as one left join pg_stat_replication on true order by 2, pid"
 )
+# Of those that a process waits for, some wait themselves, in the queue before it: only the others hold anything up.
+# A commit that waits for the standby keeps its locks: it is the standby that is waited for, and nobody should end that session.
+# Commits wait for the standby for milliseconds all the time, so only a long wait counts, and one behind which others wait.
+_HELD_UP: Final = (
+    "with waiting as (select distinct pid from pg_locks where not granted), "
+    f"committing as (select pid, query_start from pg_stat_activity where {IS_COMMITTING}), "
+    "place as (select distinct pid, relation from pg_locks where pid in (select pid from waiting) "
+    f"and {IS_HERE} and {IS_WAITED_FOR}), "
+    "held as (select relname::text as name, holder, holder in (select pid from committing) as commits "
+    "from place join pg_class on oid = relation left join lateral unnest(pg_blocking_pids(pid)) as holder "
+    "on holder not in (select pid from waiting) where starts_with(relname::text, 'pairbus_') "
+    "and relnamespace = (select relnamespace from pg_class where oid = 'pairbus_node'::regclass)) "
+    "select name, coalesce(string_agg(distinct holder::text, ' ') filter (where not commits), '') from held group by name "
+    "having count(*) filter (where not commits) > 0 or count(*) filter (where commits) = 0 "
+    "union all select '', '' where exists (select from held where commits) "
+    "or exists (select from committing where query_start < clock_timestamp() - interval '3 seconds') order by 1"
+).encode()
 AGE_MS_MAX: Final = 2**31 - 1
 """The oldest age that a number of the database's statement holds: 24 days."""
+
+
+def held_up(session: Session) -> tuple[HeldUp, ...]:
+    """See ``storage.table.ports.NodeTable``. Every role may read ``pg_locks``, unless an administrator has taken that right."""
+    try:
+        found = session.execute(b"held_up", _HELD_UP, (), ())
+    except NotAnswered:
+        raise
+    except TableFailed:
+        return ()  # somebody has taken the right to look from this role
+    return tuple(
+        HeldUp(text(found, row, 0), tuple(int(one) for one in text(found, row, 1).split()))
+        for row in range(found.ntuples)
+    )
 
 
 class PostgresNodes:
