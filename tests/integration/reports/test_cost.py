@@ -179,7 +179,9 @@ def test_copies_count_once_and_what_cannot_be_true_is_set_apart(
     # An older copy of a part with fewer minutes, one that was cut short, and the same log once more.
     older = tmp_path / "backup" / "hour=2026-11-15T10" / part.name
     older.parent.mkdir(parents=True)
-    pyarrow.parquet.write_table(pyarrow.parquet.read_table(part, partitioning=None).slice(0, 3), older)
+    # Without the broker's metadata, as parts of earlier versions are: a part that lost its seal is damaged.
+    table = pyarrow.parquet.read_table(part, partitioning=None).replace_schema_metadata()
+    pyarrow.parquet.write_table(table.slice(0, 3), older)
     shutil.copytree(log, tmp_path / "copy")
     broken = tmp_path / "cut" / "hour=2026-11-15T10" / "part-life9.parquet"
     broken.parent.mkdir(parents=True)

@@ -127,7 +127,8 @@ def test_bills_of_whole_damaged_and_impossible_logs_are_the_same(spark: SparkEng
     part = data / "primary" / "usage" / "hour=2026-11-15T10" / "part-life1.parquet"
     copy = tmp_path / "copy" / "hour=2026-11-15T10" / part.name
     copy.parent.mkdir(parents=True)
-    table = pyarrow.parquet.read_table(part, partitioning=None)
+    # Without the broker's metadata, as parts of earlier versions are: a part that lost its seal is damaged.
+    table = pyarrow.parquet.read_table(part, partitioning=None).replace_schema_metadata()
     pyarrow.parquet.write_table(table.slice(0, 3), copy)
     # Rows of another hour, rows that are there twice, and a file that was cut short.
     misplaced = tmp_path / "copy" / "hour=2026-11-15T14" / "part-life3.parquet"
