@@ -20,7 +20,7 @@ from pairbus.server.clock import BrokerClock, utc
 from pairbus.server.config.forwarding import forwarding_loops
 from pairbus.server.config.options import MEMORY, unknown_store
 from pairbus.server.logs.audit import AuditLog
-from pairbus.server.logs.audit_pauses import known_of, note_audit, note_no_audit
+from pairbus.server.logs.audit_pauses import keep_number, known_of, note_audit, note_no_audit
 from pairbus.server.logs.audit_reserve import give_back
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.usage import UsageWriter
@@ -101,7 +101,7 @@ class Assembly:
 
 def assemble(options: Options, now: int, store: Store | None = None) -> Assembly:
     """Open the store, recover what it holds, make what is declared and missing. Nothing is durable before the first
-    commit. Raises StorageError or UsageError; then nothing is left open.
+    commit, but for the number of an audit log that is ahead of the store. Raises StorageError or UsageError; then nothing is left open.
 
     On a full disk entities that are declared and missing wait for room: what is there must be receivable (B12). A new namespace
     has nothing to receive, and is refused there.
@@ -123,7 +123,6 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
         )
         broker.offers_faults = options.faults
         replayed = recover(broker.namespace, store, now=now)
-        audited = broker.namespace.audited_batch
         is_alone = options.cluster is None
         boot_id = f"{utc(now):%Y%m%dT%H%M%S}-{secrets.token_hex(BOOT_ID_BYTES)}"
         audit_rows = AuditRows() if options.audit else None
@@ -139,7 +138,8 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
                 retention_days=options.audit_days,
                 message_count=broker.namespace.message_count,
             )
-            kept = AuditedStore(store, audit_rows, messages, audited)
+            keep_number(broker.namespace, store, messages.number)
+            kept = AuditedStore(store, audit_rows, messages, messages.number)
         broker.serve(audit_rows, kept)
         broker.namespace.context.read_ahead = kept.read_ahead
         if options.cluster is not None and options.cluster.store_bytes_max is not None:

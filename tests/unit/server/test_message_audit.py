@@ -27,7 +27,7 @@ from pairbus.reports.engines.audit_log import AUDIT, RECEIVED, SENT
 from pairbus.reports.inputs import find_inputs
 from pairbus.server.assemble import assemble, recover
 from pairbus.server.config.options import Options
-from pairbus.server.logs.audit_pauses import known_of
+from pairbus.server.logs.audit_pauses import keep_number, known_of
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.message_journal import blocks, journal_files
 from pairbus.storage.codec import encode
@@ -71,7 +71,6 @@ class Life:
         self.inner = CrashingStore(disk)
         self.broker = Broker("contoso", self.inner, bytes(16))
         recover(self.broker.namespace, self.inner)
-        number = self.broker.namespace.audited_batch
         self.audit_rows = AuditRows()
         self.audit = MessageAudit(
             directory,
@@ -83,7 +82,8 @@ class Life:
             retention_days=retention_days,
             reserve_bytes=RESERVE,
         )
-        self.store = AuditedStore(self.inner, self.audit_rows, self.audit, number)
+        keep_number(self.broker.namespace, self.inner, self.audit.number)
+        self.store = AuditedStore(self.inner, self.audit_rows, self.audit, self.audit.number)
         self.broker.serve(self.audit_rows, self.store)
         if self.broker.namespace.find("orders") is None:
             self.broker.namespace.create(QUEUE, "orders", Settings(), NOW)

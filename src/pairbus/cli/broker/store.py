@@ -278,15 +278,21 @@ def repair(flags: RepairFlags) -> int:
 
     The end of the log is lost if the newest files were deleted, cut short or overwritten. Restoring a copy is better if there is one:
     lost messages do not come back, and their sequence numbers are given to new messages. Keep a copy of the data directory
-    before you accept the loss.
+    before you accept the loss. An audit log of messages gets a row about the time of the loss.
     """
     from pairbus.errors import StoreCorrupt
+    from pairbus.server.clock import BrokerClock
+    from pairbus.server.offline.audit_note import note_given_up
     from pairbus.server.offline.namespace import store_directory
     from pairbus.storage.tools.repair import repair as repair_store
 
     directory = flags.directory
+
+    def told(namespace: str, audited_batch: int) -> None:
+        note_given_up(directory, namespace, audited_batch, BrokerClock()())
+
     try:
-        report = repair_store(store_directory(directory), accepts_loss=flags.accept_loss)
+        report = repair_store(store_directory(directory), accepts_loss=flags.accept_loss, told=told)
     except StoreCorrupt as error:
         return _report_damage(directory, error, flags.as_json)
     is_repaired = flags.accept_loss and bool(report.damage)

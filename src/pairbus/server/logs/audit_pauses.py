@@ -13,7 +13,8 @@ from pairbus.engine.records import AuditMarked
 from pairbus.gateway.telemetry.audit_rows import AUDIT_BEGUN, AUDIT_RESUMED, AUDIT_STOPPED, AuditRow
 from pairbus.server.clock import utc
 from pairbus.server.files import write_whole
-from pairbus.server.logs.journal_blocks import block, end_mark
+from pairbus.server.logs.journal_ahead import catch_up
+from pairbus.server.logs.journal_blocks import BLOCK, block
 from pairbus.server.logs.journal_mending import Known, mend_journals
 from pairbus.server.logs.message_journal import encode_row, journal_name
 
@@ -47,6 +48,20 @@ def known_of(namespace: Namespace, *, is_alone: bool) -> Known:
     return Known(namespace.audited_batch, namespace.created_at, namespace.audit_stopped_at, is_alone)
 
 
+def keep_number(namespace: Namespace, store: Store, number: int) -> None:
+    """The audit log is ahead of the store: before anything else the store goes on behind it, or a crash would make its rows seem to belong to
+    batches that never happened. Raises StorageError.
+    """
+    if number <= namespace.audited_batch:
+        return
+    mark = AuditMarked(number)
+    store.append(mark)
+    namespace.fold(mark)
+    batch = store.seal()
+    assert batch is not None, "something is staged"
+    store.commit(batch)
+
+
 def note_no_audit(
     namespace: Namespace, store: Store, directory: Path, boot_id: str, now: int, *, is_alone: bool
 ) -> None:
@@ -56,10 +71,9 @@ def note_no_audit(
     if not namespace.audited_batch and not directory.is_dir():
         return
     if not namespace.audit_stopped_at:
-        number = namespace.audited_batch + 1
         if directory.is_dir():
-            _write(directory, namespace.name, known_of(namespace, is_alone=is_alone), boot_id, now)
-        mark = AuditMarked(number)
+            _write(directory, namespace, store, is_alone, boot_id, now)
+        mark = AuditMarked(namespace.audited_batch + 1)
         store.append(mark)
         namespace.fold(mark)
         namespace.set_audit_stopped(now, now)
@@ -74,14 +88,19 @@ def note_no_audit(
     )
 
 
-def _write(directory: Path, namespace: str, known: Known, boot_id: str, now: int) -> None:
+def _write(
+    directory: Path, namespace: Namespace, store: Store, is_alone: bool, boot_id: str, now: int
+) -> None:
     """A journal with the one row. Without it (the disk is full) the next audited start still writes when the audit stopped."""
     try:
+        known = catch_up(directory, namespace.name, known_of(namespace, is_alone=is_alone), boot_id, now)
+        keep_number(namespace, store, known.number)
         # A block that no batch stands for must not get its number from this start.
-        mend_journals(directory, namespace, known, boot_id, now)
+        mend_journals(directory, namespace.name, known, boot_id, now)
         number = known.number + 1
-        data = encode_row(AuditRow(AUDIT_STOPPED, "", 0, now, b"", ""), namespace)
-        write_whole(directory / journal_name(number, boot_id), block(number, data) + end_mark(number))
+        data = encode_row(AuditRow(AUDIT_STOPPED, "", 0, now, b"", ""), namespace.name)
+        # Space instead of an end mark: its batch is not durable yet.
+        write_whole(directory / journal_name(number, boot_id), block(number, data) + bytes(BLOCK.size))
     except OSError as error:
         logger.error(
             "the audit log of messages could not note that it stops",

@@ -51,6 +51,8 @@ class Found:
     """Something that is no block, and no damage, stands behind the last block."""
     is_end_damaged: bool = False
     """Bytes behind the last block are damaged: it need not have been the last one."""
+    is_closed: bool = False
+    """The end mark is there: the batches of all blocks were durable (decision 0212)."""
 
 
 def block(number: int, data: bytes) -> bytes:
@@ -83,12 +85,14 @@ def scan(data: bytes, first: int | None) -> Found:
     end, expected = _end_of(blocks, first)
     behind = list(_behind(data, end, expected))
     if not behind:
-        is_whole = _is_closed(data, blocks) or _is_torn(data, end, expected)
-        is_torn = is_whole and not _is_closed(data, blocks) and bool(data[end:].strip(b"\0"))
-        return Found(blocks, None if is_whole else end, is_torn, not is_whole)
+        is_closed = _is_closed(data, blocks)
+        is_whole = is_closed or _is_torn(data, end, expected)
+        is_torn = is_whole and not is_closed and bool(data[end:].strip(b"\0"))
+        return Found(blocks, None if is_whole else end, is_torn, not is_whole, is_closed)
     blocks += behind
-    is_whole = _is_closed(data, blocks) or _is_torn(data, *_end_of(blocks, first))
-    return Found(blocks, end, is_torn=False, is_end_damaged=not is_whole)
+    is_closed = _is_closed(data, blocks)
+    is_whole = is_closed or _is_torn(data, *_end_of(blocks, first))
+    return Found(blocks, end, is_torn=False, is_end_damaged=not is_whole, is_closed=is_closed)
 
 
 def _end_of(blocks: list[Block], first: int | None) -> tuple[int, int | None]:

@@ -1,6 +1,6 @@
 """Journals at the start of a broker: what no batch of the store stands for is cut off, and rows that are missing are noted.
 
-Rule 1: a block beyond the number of the store belongs to a batch that never happened.
+Rule 1: one block beyond the number of the store belongs to a batch that never happened. If there are more, ``journal_ahead`` has seen that first.
 Rule 2: a damaged file is kept beside the mended one, which has every block that can be read.
 Rule 3: where blocks are missing the audit log gets a row ``audit-resumed`` over the time of the missing rows, so that no certificate says that nothing
         is lost. It stands in a block with the number of a missing one, so it is there once and needs no commit.
@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from pairbus.gateway.telemetry.audit_rows import AUDIT_RESUMED, AuditRow
@@ -24,7 +24,7 @@ from pairbus.server.clock import utc
 from pairbus.server.files import FILE_MODE, sync_directory, write_whole
 from pairbus.server.logs.journal_blocks import FILLER, Block, Found, block, end_mark, first_number, scan
 from pairbus.server.logs.message_journal import FIELDS, encode_row, journal_files, journal_name, lines
-from pairbus.server.logs.parquet import seal_number
+from pairbus.server.logs.parquet import hour_ms, seal_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +71,12 @@ def newest_part(directory: Path) -> Path | None:
     return max(directory.glob("hour=*/part-*.parquet"), key=lambda part: part.name, default=None)
 
 
+def resumed(first_ms: int, last_ms: int, namespace: str = "") -> bytes:
+    """The row that says that rows of a time are missing; the first one of a journal has the namespace."""
+    row = AuditRow(AUDIT_RESUMED, "", 0, last_ms, b"", time_text(first_ms))
+    return encode_row(row, namespace)
+
+
 class _Mending:
     def __init__(self, directory: Path, namespace: str, known: Known, now: int) -> None:
         self._directory = directory
@@ -103,8 +109,8 @@ class _Mending:
         else:
             file.unlink()
             return
-        self._ends[start] = last, _ms(kept[-1], -1) if kept else self._known.created_at
-        if kept and kept[0].number == start and _is_note(kept[0]):
+        self._ends[start] = last, ms_of(kept[-1], -1) if kept else self._known.created_at
+        if kept and kept[0].number == start and note_of(kept[0]) is not None:
             self._noted.add(start)
 
     def _is_missing(self, kept: list[Block], start: int, limit: int, found: Found) -> bool:
@@ -163,10 +169,10 @@ class _Mending:
         for one in kept:
             if one.number > expected:
                 made += [block(number, FILLER) for number in range(expected, one.number - 1)]
-                note = self.note(before, _ms(one, 0) + 1, is_first=expected == start)
+                note = self.note(before, ms_of(one, 0) + 1, is_first=expected == start)
                 made.append(block(one.number - 1, note))
             made.append(block(one.number, one.data))
-            before, expected = _ms(one, -1), one.number + 1
+            before, expected = ms_of(one, -1), one.number + 1
         if expected <= limit:
             made.append(block(expected, self.note(before, self._now, is_first=not made)))
             expected += 1
@@ -179,12 +185,11 @@ class _Mending:
             extra={
                 "event": "message_audit.missing",
                 "directory": str(self._directory),
-                "first": _text(first_ms),
-                "last": _text(last_ms),
+                "first": time_text(first_ms),
+                "last": time_text(last_ms),
             },
         )
-        row = AuditRow(AUDIT_RESUMED, "", 0, last_ms, b"", _text(first_ms))
-        return encode_row(row, self._namespace if is_first else "")
+        return resumed(first_ms, last_ms, self._namespace if is_first else "")
 
     def holes(self) -> list[tuple[int, int]]:
         """Blocks that are in no file: the number of the last of each row of them, and the time of the last row before."""
@@ -215,16 +220,17 @@ def _parts(directory: Path) -> dict[int, Path]:
 
 def _end_of(part: Path) -> tuple[int | None, int]:
     """The number of the last block of a part, and the beginning of its hour. None: nothing tells."""
-    try:
-        hour = datetime.strptime(part.parent.name, "hour=%Y-%m-%dT%H").replace(tzinfo=UTC)
-    except ValueError:
-        return None, 0
-    return seal_number(part), round(hour.timestamp() * 1000)
+    hour = hour_ms(part.parent.name)
+    return (None, 0) if hour is None else (seal_number(part), hour)
 
 
-def _is_note(one: Block) -> bool:
+def note_of(one: Block) -> int | None:
+    """If a block begins with a row about a time of which rows are missing: the beginning of that time."""
     rows = lines(one.data)
-    return bool(rows) and json.loads(rows[0])[FIELDS.index("kind")] == AUDIT_RESUMED
+    fields = json.loads(rows[0]) if rows else []
+    if not fields or fields[FIELDS.index("kind")] != AUDIT_RESUMED:
+        return None
+    return round(datetime.fromisoformat(fields[FIELDS.index("detail")]).timestamp() * 1000)
 
 
 def _free_name(file: Path) -> Path:
@@ -233,11 +239,12 @@ def _free_name(file: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _ms(one: Block, at: int) -> int:
+def ms_of(one: Block, at: int) -> int:
     """The time of a row of a block. One without rows stands for a block that is lost, and another one tells of that."""
     rows = lines(one.data)
     return int(json.loads(rows[at])[0]) if rows else 0
 
 
-def _text(ms: int) -> str:
+def time_text(ms: int) -> str:
+    """A time as rows and events have it."""
     return utc(ms).isoformat(timespec="milliseconds")

@@ -2,6 +2,8 @@
 
 Rule 1: the rows of a batch are synced to a journal *before* the store commits the batch, under a number that the batch itself
         carries as a record. After a crash the store says which number came last; a block beyond it never happened and is cut off.
+        A journal is closed only after the commit of its last batch: two blocks beyond, or a closed one, show that the store lost
+        commits (``journal_ahead``).
 Rule 2: so the journal holds exactly the blocks whose batches are durable: no row is missing, none is false, none comes twice.
 Rule 3: a full or old journal is turned into Parquet by a thread, under a name of its own, so doing it again changes nothing.
 Rule 4: space is reserved for the rows of settlements; when it has to be touched, sends are refused.
@@ -24,6 +26,7 @@ from pairbus.engine.records import AuditMarked, Record
 from pairbus.errors import StoreFailed, UsageError
 from pairbus.server.files import make_directory
 from pairbus.server.logs.audit_reserve import RESERVE_BYTES, AuditReserve
+from pairbus.server.logs.journal_ahead import catch_up
 from pairbus.server.logs.journal_mending import Known, mend_journals, newest_part
 from pairbus.server.logs.message_journal import AuditJournal, convert
 from pairbus.server.logs.parquet import HOUR_MS, remove_hours_before, remove_unfinished
@@ -93,6 +96,9 @@ class MessageAudit:
         make_directory(directory)
         remove_unfinished(directory)
         self._reserve = AuditReserve(directory, reserve_bytes, message_count)
+        known = catch_up(directory, namespace, known, boot_id, clock())
+        self.number = known.number
+        """What the store must know before the first batch; more than it did if it has lost commits."""
         for file in mend_journals(directory, namespace, known, boot_id, clock()):
             self._closed.put(file)
 
@@ -116,6 +122,12 @@ class MessageAudit:
                 self._directory, self._namespace, number, self._boot_id, self._reserve
             )
         journal.write(number, rows)
+
+    def abandon(self) -> None:
+        """A commit failed: its block may count or not, as after a crash. The caller holds ``lock``."""
+        if self._journal is not None:
+            self._journal.abandon()
+            self._journal = None
 
     def finish(self) -> None:
         """Nothing more will be written: have the last journal converted too."""
@@ -238,7 +250,11 @@ class AuditedStore(Store):
                     self._audit.write(batch.number, batch.rows)
                 except OSError as error:
                     raise StoreFailed(f"the audit log cannot be written: {error}") from error
-            self._inner.commit(batch.inner)
+            try:
+                self._inner.commit(batch.inner)
+            except BaseException:
+                self._audit.abandon()
+                raise
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
         self._inner.live(messages)

@@ -151,6 +151,13 @@ class AuditJournal:
             self._size += written
             left = left[written:]
 
+    def abandon(self) -> None:
+        """Close the file as a crash does: the batch of the last block may not be durable, and an end mark would say that it is. Idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            self._reserve.descriptors.fill()
+
     def close(self) -> None:
         """Write the end mark, and give back what was reserved and not written. Idempotent."""
         if self._file >= 0:

@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,15 @@ SEARCH_BYTES_MAX: Final = 256 << 20
 def hour_name(instant: int) -> str:
     """The directory of an hour, as Spark and others read partitions: ``hour=2026-11-15T10``."""
     return f"hour={utc(instant):%Y-%m-%dT%H}"
+
+
+def hour_ms(name: str) -> int | None:
+    """The beginning of the hour of such a directory; None: it is another one."""
+    try:
+        hour = datetime.strptime(name, "hour=%Y-%m-%dT%H").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return round(hour.timestamp() * 1000)
 
 
 def write_part(

@@ -9,12 +9,14 @@ the last intact one names segments that are no longer there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from pairbus.engine.records import (
+    AuditMarked,
     EntityDeleted,
     EntityPut,
     MessageRemoved,
@@ -57,10 +59,18 @@ class RepairReport:
     """Whether the access rules are lost; the broker makes new keys."""
 
 
+Told = Callable[[str, int], None]
+"""Takes the namespace and the number of the last audited batch that is left."""
+
+
 def repair(
-    directory: str | Path, *, accepts_loss: bool, file_system: FileSystem | None = None
+    directory: str | Path,
+    *,
+    accepts_loss: bool,
+    file_system: FileSystem | None = None,
+    told: Told | None = None,
 ) -> RepairReport:
-    """Make the last intact frame the end of the log. Without ``accepts_loss`` nothing is changed.
+    """Make the last intact frame the end of the log. Without ``accepts_loss`` nothing is changed. ``told`` is called before anything is given up.
 
     Raises:
         StoreCorrupt: There is damage elsewhere, which cannot be given up this way.
@@ -72,14 +82,14 @@ def repair(
     except OSError as error:
         raise StoreUnavailable(f"the data directory {directory} cannot be used: {error}") from error
     try:
-        return _repair(files, accepts_loss)
+        return _repair(files, accepts_loss, told)
     except OSError as error:
         raise StoreUnavailable(f"the data in {directory} cannot be repaired: {error}") from error
     finally:
         files.unlock()
 
 
-def _repair(files: FileSystem, accepts_loss: bool) -> RepairReport:
+def _repair(files: FileSystem, accepts_loss: bool, told: Told | None) -> RepairReport:
     identity = read_identity(files)
     if identity is None:
         raise missing_format(files)
@@ -97,7 +107,7 @@ def _repair(files: FileSystem, accepts_loss: bool) -> RepairReport:
     found = recovery.look(files, mark, loss)
     if found is None:
         raise StoreCorrupt("the data directory has lost all its segments; restore it from a copy")
-    unowned_messages, has_keys = _account(files, found)
+    unowned_messages, has_keys, audited_batch = _account(files, found)
     report = RepairReport(
         damage=damage,
         file=found.tail.name,
@@ -110,15 +120,20 @@ def _repair(files: FileSystem, accepts_loss: bool) -> RepairReport:
         are_keys_lost=bool(loss.gone) and not has_keys,
     )
     if damage and accepts_loss:
+        if told is not None:
+            told(identity[1], audited_batch)
         _give_up(files, found, loss)
     return report
 
 
-def _account(files: FileSystem, found: recovery.Found) -> tuple[int, bool]:
-    """How many messages belong to no entity that is known, and whether the access rules are there. Checks every frame."""
+def _account(files: FileSystem, found: recovery.Found) -> tuple[int, bool, int]:
+    """How many messages belong to no entity that is known, whether the access rules are there, and the number of the last audited batch. Checks
+    every frame.
+    """
     stored: dict[int, set[tuple[int, int]]] = {}
     entities: set[int] = set()
     has_keys = False
+    audited_batch = 0
     for _, records in recovery.decoded(files, found):
         for record in records:
             if isinstance(record, MessageStored):
@@ -134,7 +149,10 @@ def _account(files: FileSystem, found: recovery.Found) -> tuple[int, bool]:
                 stored.pop(record.entity_id, None)
             elif isinstance(record, NamespacePut):
                 has_keys = True
-    return sum(len(keys) for entity_id, keys in stored.items() if entity_id not in entities), has_keys
+            elif isinstance(record, AuditMarked):
+                audited_batch = max(audited_batch, record.number)
+    unowned = sum(len(keys) for entity_id, keys in stored.items() if entity_id not in entities)
+    return unowned, has_keys, audited_batch
 
 
 def _give_up(files: FileSystem, found: recovery.Found, loss: recovery.Loss) -> None:
