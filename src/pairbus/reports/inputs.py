@@ -1,6 +1,7 @@
 """Which files to read: each part once, the damaged ones named, journals that are still open made readable (D8).
 
-A part is known by its namespace, its hour and its name, which carries the life of the broker that wrote it. A life writes a part again as it grows, so of
+A part is known by its namespace, its hour and its name, which carries the life of the broker that wrote it. A sealed part says them itself, so a copy is
+known wherever it lies; an older one is known by its place (decision 0206). A life writes a part again as it grows, so of
 several copies the one with the most rows, then the highest counts, is the newest complete one. The rows of an open journal are known as the part that
 its broker will make of them: if that part is found anywhere, it counts instead.
 
@@ -26,7 +27,7 @@ from pairbus.errors import UsageError
 from pairbus.reports.columns import PLAIN, Form, Types, check_columns, form_of, spans
 from pairbus.server.logs.journal_blocks import first_number, scan
 from pairbus.server.logs.message_journal import convert, namespace_of
-from pairbus.server.logs.parquet import is_damaged
+from pairbus.server.logs.parquet import NAME_KEY, hour_ms, is_damaged, seal_number
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,7 @@ LINE_BYTES: Final = 128
 JOURNALS: Final = "journal-"
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 HOUR: Final = "hour="
+PARTS: Final = "part-"
 MILLISECONDS_PATTERN: Final = r"^-?[0-9]{1,15}$"
 """A time in a line of JSON: milliseconds since 1970 ..."""
 TIME_PATTERN: Final = r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([T ][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
@@ -83,6 +85,8 @@ class Wanted:
     """Columns that may be there."""
     weight: str | None = None
     """A column whose sum tells which copy of a part is the newest."""
+    time_column: str = ""
+    """The column of times, all of one hour in a part of a broker."""
     hour_column: str | None = None
     """A column of times that must lie in the hour of a part's directory."""
     remedy: str = "its broker has written none yet"
@@ -288,16 +292,16 @@ def _add_parquet(file: Path, wanted: Wanted, found: _Listing, journal: str = "")
             raise ValueError("it is damaged: its checksum is another one")
         with parquet.ParquetFile(file) as opened:
             metadata, schema = opened.metadata, opened.schema_arrow
+        key = _key(file, metadata, wanted)
     except (OSError, ValueError) as error:
         found.damaged[str(file)] = str(error).splitlines()[0]
         return
     check_columns(file, schema, wanted.what, wanted.columns, wanted.optional)
     resolved = str(file.resolve())
-    is_part = file.name.startswith("part-") and file.parent.name.startswith(HOUR)
     found.parts.append(
         _Part(
             resolved,
-            f"{_namespace(metadata)}\n{file.parent.name}/{file.name}" if is_part else resolved,
+            key,
             metadata.num_rows,
             file.stat().st_mtime_ns,
             wanted.hour_column is not None and not _is_of_its_hour(file, metadata, wanted.hour_column),
@@ -305,6 +309,34 @@ def _add_parquet(file: Path, wanted: Wanted, found: _Listing, journal: str = "")
             journal,
         )
     )
+
+
+def _key(file: Path, metadata: parquet.FileMetaData, wanted: Wanted) -> str:
+    """What makes a file the same part as another one. One with a seal says itself which part it is, wherever it lies; others are known by their place.
+
+    Raises:
+        ValueError: It has a seal, and the place of another part: that one is lost.
+    """
+    place = f"{file.parent.name}/{file.name}"
+    name = (metadata.metadata or {}).get(NAME_KEY, b"").decode(errors="replace")
+    hour = _hour(metadata, wanted.time_column)
+    if not name or not hour or seal_number(file) is None:
+        is_part = file.name.startswith(PARTS) and file.parent.name.startswith(HOUR)
+        return f"{_namespace(metadata)}\n{place}" if is_part else str(file.resolve())
+    is_renamed = file.name.startswith(PARTS) and file.name != name
+    is_of_other_hour = hour_ms(file.parent.name) is not None and file.parent.name != hour
+    if is_renamed or is_of_other_hour:
+        raise ValueError(f"it is the part {hour}/{name}, in the place of another one")
+    return f"{_namespace(metadata)}\n{hour}/{name}"
+
+
+def _hour(metadata: parquet.FileMetaData, column: str) -> str:
+    """The directory that the rows of a part are for; empty if its statistics do not tell."""
+    found = spans(metadata, column)
+    least = found[0][0] if found and found[0] is not None else None
+    if not isinstance(least, datetime) or least.tzinfo is None:
+        return ""
+    return f"{least.astimezone(UTC):{HOUR}%Y-%m-%dT%H}"
 
 
 def _namespace(metadata: parquet.FileMetaData) -> str:

@@ -111,3 +111,56 @@ def test_a_copy_of_a_sealed_part_beside_it_counts_once(log: tuple[Wanted, Path],
     inputs = find_inputs(None, [str(part.parent.parent), str(copy.parent.parent)], wanted)
     assert inputs.parquet == [str(part)]
     assert list(inputs.damaged) == [str(copy)]
+
+
+def part_of(log: tuple[Wanted, Path], name: str, hours_later: int = 0) -> Path:
+    """Another part beside the one of the log."""
+    wanted, part = log
+    _, types, columns = LOGS["audit" if wanted is AUDIT else "usage"]
+    at = "time" if wanted is AUDIT else "bucket"
+    moved = {**columns, at: [ms + hours_later * 3_600_000 for ms in columns[at]]}
+    directory = part.parent.parent / f"hour=2026-11-15T{12 + hours_later}"
+    write_part(directory, name, types, moved, 9)
+    return directory / name
+
+
+@pytest.mark.promise("B10")
+@pytest.mark.parametrize("other", ["of another name", "of another hour"])
+def test_a_part_in_the_place_of_another_one_is_refused(log: tuple[Wanted, Path], other: str) -> None:
+    wanted, part = log
+    second = (
+        part_of(log, "part-0000000000000008-life.parquet")
+        if other == "of another name"
+        else part_of(log, part.name, hours_later=1)
+    )
+    assert found(wanted, part) is not None
+    second.write_bytes(part.read_bytes())
+    inputs = find_inputs(None, [str(part.parent.parent)], wanted)
+    assert inputs.parquet == [str(part)]
+    assert list(inputs.damaged) == [str(second)]
+    assert f"{part.parent.name}/{part.name}" in inputs.damaged[str(second)]
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("place", ["flat", "x/y", "renamed"])
+def test_a_copy_of_a_sealed_part_counts_once_wherever_it_lies(
+    log: tuple[Wanted, Path], tmp_path: Path, place: str
+) -> None:
+    wanted, part = log
+    copy = tmp_path / place / (part.name if place != "renamed" else f"copy of {part.name}")
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(part.read_bytes())
+    inputs = find_inputs(None, [str(part.parent.parent), str(copy.parent)], wanted)
+    assert len(inputs.parquet) == len(inputs.repeated) == 1
+    assert inputs.damaged == {}
+
+
+def test_a_part_of_several_hours_is_one_part_for_each(log: tuple[Wanted, Path], tmp_path: Path) -> None:
+    wanted, part = log
+    second = part_of(log, part.name, hours_later=1)
+    flat = [tmp_path / "flat" / f"{one.parent.name[-2:]}.parquet" for one in (part, second)]
+    flat[0].parent.mkdir()
+    for copy, one in zip(flat, (part, second), strict=True):
+        copy.write_bytes(one.read_bytes())
+    inputs = find_inputs(None, [str(part.parent.parent), str(tmp_path / "flat")], wanted)
+    assert (len(inputs.parquet), len(inputs.repeated)) == (2, 2)

@@ -155,6 +155,7 @@ AUDIT: Final = Wanted(
         ),
         "sequence_number": INTEGERS,
     },
+    time_column="time",
     remedy="run the broker with --audit",
     local_rows_max=1_000_000,  # about 1 GB: memory holds all rows
     order=(SENT, SPOOL, DEAD_LETTER, BACKLOG, RECEIVED),

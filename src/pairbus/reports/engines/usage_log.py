@@ -18,6 +18,7 @@ USAGE: Final = Wanted(
     folder="usage",
     columns={"bucket": TIMES, **dict.fromkeys(NAMES, TEXTS), **dict.fromkeys(VALUES, INTEGERS)},
     weight="count",
+    time_column="bucket",
     hour_column="bucket",
     local_rows_max=10_000_000,  # memory holds one file and the sums
     may_be_empty=False,
