@@ -288,11 +288,13 @@ def repair(flags: RepairFlags) -> int:
 
     directory = flags.directory
 
-    def told(namespace: str, audited_batch: int) -> None:
+    def note_loss(namespace: str, audited_batch: int) -> None:
         note_given_up(directory, namespace, audited_batch, BrokerClock()())
 
     try:
-        report = repair_store(store_directory(directory), accepts_loss=flags.accept_loss, told=told)
+        report = repair_store(
+            store_directory(directory), accepts_loss=flags.accept_loss, before_loss=note_loss
+        )
     except StoreCorrupt as error:
         return _report_damage(directory, error, flags.as_json)
     is_repaired = flags.accept_loss and bool(report.damage)

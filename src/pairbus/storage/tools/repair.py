@@ -59,7 +59,7 @@ class RepairReport:
     """Whether the access rules are lost; the broker makes new keys."""
 
 
-Told = Callable[[str, int], None]
+BeforeLoss = Callable[[str, int], None]
 """Takes the namespace and the number of the last audited batch that is left."""
 
 
@@ -68,9 +68,9 @@ def repair(
     *,
     accepts_loss: bool,
     file_system: FileSystem | None = None,
-    told: Told | None = None,
+    before_loss: BeforeLoss | None = None,
 ) -> RepairReport:
-    """Make the last intact frame the end of the log. Without ``accepts_loss`` nothing is changed. ``told`` is called before anything is given up.
+    """Make the last intact frame the end of the log. Without ``accepts_loss`` nothing is changed. ``before_loss`` is called before anything is given up.
 
     Raises:
         StoreCorrupt: There is damage elsewhere, which cannot be given up this way.
@@ -82,14 +82,14 @@ def repair(
     except OSError as error:
         raise StoreUnavailable(f"the data directory {directory} cannot be used: {error}") from error
     try:
-        return _repair(files, accepts_loss, told)
+        return _repair(files, accepts_loss, before_loss)
     except OSError as error:
         raise StoreUnavailable(f"the data in {directory} cannot be repaired: {error}") from error
     finally:
         files.unlock()
 
 
-def _repair(files: FileSystem, accepts_loss: bool, told: Told | None) -> RepairReport:
+def _repair(files: FileSystem, accepts_loss: bool, before_loss: BeforeLoss | None) -> RepairReport:
     identity = read_identity(files)
     if identity is None:
         raise missing_format(files)
@@ -120,8 +120,8 @@ def _repair(files: FileSystem, accepts_loss: bool, told: Told | None) -> RepairR
         are_keys_lost=bool(loss.gone) and not has_keys,
     )
     if damage and accepts_loss:
-        if told is not None:
-            told(identity[1], audited_batch)
+        if before_loss is not None:
+            before_loss(identity[1], audited_batch)
         _give_up(files, found, loss)
     return report
 
