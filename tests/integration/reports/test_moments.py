@@ -4,12 +4,14 @@ account for every copy, as its story tells.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
+from azure.servicebus import ServiceBusMessage
 
 from pairbus.reports.certificate.value import HOLDS, LOSS, Certificate
 from pairbus.reports.engines import arrow
@@ -17,6 +19,7 @@ from pairbus.reports.engines.audit_log import AUDIT
 from pairbus.reports.engines.base import Engine
 from pairbus.reports.engines.spark import SparkEngine
 from pairbus.reports.inputs import find_all
+from pairbus.testing import Namespace
 from tests.integration.reports.copies_kit import Copies, parked
 from tests.integration.reports.ledger_kit import BACKLOG_QUEUE, NOON_MS, row, write
 from tests.integration.reports.moments_kit import SINCE_MS, forwarding_world, moment, since_world
@@ -150,6 +153,85 @@ def test_what_was_accepted_before_and_ends_later_is_not_asked_about(engine: Engi
     found = certified(engine, tmp_path, rows, moment())
 
     assert (counts(found), found.verdict) == ({"arrived": 1}, HOLDS)
+
+
+@pytest.mark.parametrize("older", ["known", "gone", "before the audit"])
+def test_a_copy_that_was_dropped_as_a_duplicate_of_an_older_one_is_not_lost(
+    engine: Engine, tmp_path: Path, older: str
+) -> None:
+    primary = [
+        row("sent", "one", time=at(-20)),
+        row("duplicate", "one", time=at(10), sequence_number=0),
+        row("sent", "two", time=at(20), sequence_number=2),
+    ][older != "known" :]
+    rows = {"sent": primary, "received": primary}
+
+    found = certified(engine, tmp_path, rows, None if older == "before the audit" else moment())
+
+    assert (counts(found), found.verdict) == ({"arrived": 1, "absorbed": 1}, HOLDS)
+
+
+def test_a_retry_that_a_broker_dropped_after_the_moment_is_not_lost(engine: Engine, tmp_path: Path) -> None:
+    detecting = [{"Name": "orders", "Properties": {"RequiresDuplicateDetection": True}}]
+    config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": detecting}]}}
+    data = tmp_path / "data"
+    with (
+        Namespace("contoso", process=True, config=config, data=data, audit=True) as namespace,
+        namespace.client() as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("boots", message_id="one"))
+        since = datetime.now(UTC) + timedelta(milliseconds=1)
+        while datetime.now(UTC) < since:
+            time.sleep(0.001)
+        for name in ("one", "two"):
+            sender.send_messages(ServiceBusMessage("boots", message_id=name))
+
+    inputs = find_all(None, {"sent": [str(data)], "received": [str(data)]}, AUDIT)
+    found = engine.reconcile(inputs, None, with_body=True, with_order=True, since=since).certificate
+
+    assert (counts(found), found.verdict) == ({"arrived": 1, "absorbed": 1}, HOLDS)
+
+
+@pytest.mark.parametrize("seconds", [-20, 5])
+def test_a_dropped_copy_with_another_body_is_lost(engine: Engine, tmp_path: Path, seconds: int) -> None:
+    """The entity compares ids only: it has the first body, and not this one."""
+    primary = [
+        row("sent", "one", time=at(seconds), sha256="e" * 64),
+        row("duplicate", "one", time=at(10), sequence_number=0),
+        row("sent", "two", time=at(20), sequence_number=2),
+    ]
+
+    found = certified(engine, tmp_path, {"sent": primary, "received": primary}, moment())
+
+    assert (counts(found), found.verdict) == ({"arrived": 1 + (seconds > 0), "lost": 1}, LOSS)
+
+
+def test_a_dropped_copy_explains_itself_alone(engine: Engine, tmp_path: Path) -> None:
+    """What the senders had confirmed beside it is nowhere."""
+    own = [{**row("accepted", "one", time=at(seconds)), "namespace": None} for seconds in (10, 30)]
+    received = [row("sent", "two", time=at(5)), row("duplicate", "one", time=at(10), sequence_number=0)]
+
+    found = certified(engine, tmp_path, {"sent": own, "received": received}, moment())
+
+    assert (found.fates["absorbed"], found.fates["lost"], found.verdict) == (1, 1, LOSS)
+
+
+def test_the_drains_send_may_be_dropped_as_a_duplicate(engine: Engine, tmp_path: Path) -> None:
+    """The send whose answer never came was before the moment."""
+    primary = [
+        row("sent", "one", time=at(-1)),
+        row("duplicate", "one", time=at(10), sequence_number=0),
+    ]
+    secondary = [
+        parked(kind, "one", namespace="standby", time=at(seconds))
+        for kind, seconds in (("sent", 5), ("completed", 11))
+    ]
+    rows = {"sent": [*primary, *secondary], "received": primary, "backlog": secondary}
+
+    found = certified(engine, tmp_path, rows, moment())
+
+    assert (counts(found), found.verdict) == ({"absorbed": 1}, HOLDS)
 
 
 def test_a_receivers_ledger_says_where_a_forwarded_message_was(engine: Engine, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ DEAD_LETTER: Final = "dead-letter"
 SPOOL: Final = "spool"
 ROLES: Final = (SENT, RECEIVED, BACKLOG, DEAD_LETTER, SPOOL)
 
-SENDS: Final = ("sent", "accepted", "duplicate")
+DUPLICATE: Final = "duplicate"
+"""Accepted and not stored: the entity had accepted a message with this id before."""
+SENDS: Final = ("sent", "accepted", DUPLICATE)
 DELIVERIES: Final = ("completed", "received-and-deleted", "received", "delivered")
 HELD: Final = ("held", "active", "peeked", "deferred", "scheduled", "locked")
 DEAD_LETTERED: Final = "dead-lettered"
@@ -74,6 +76,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "stored_outside",
         "forwarded_in",
         "by_way",
+        "dropped",
         "sent_older",
         "ended_older",
         "ended_older_topic",

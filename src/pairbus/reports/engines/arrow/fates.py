@@ -75,7 +75,10 @@ def fates_of(
     if until_ms is not None:
         is_late = pc.fill_null(pc.greater_equal(accepted_ms, until_ms), False)
     is_hidden = pc.fill_null(pc.less(confirmed_ms, hidden.nowhere_before_ms), False)
-    nowhere = pc.if_else(is_absorbed, ZERO, rest)
+    # So is a copy that its destination dropped: it had accepted one with this id before, perhaps before the rows.
+    dropped = pc.if_else(pc.equal(column["message_id"], ""), ZERO, column["dropped"])
+    absorbed = pc.if_else(is_absorbed, rest, pc.min_element_wise(rest, dropped))
+    nowhere = pc.subtract(rest, absorbed)
     lost = pc.if_else(is_late, ZERO, nowhere)
     unproven = pc.if_else(is_hidden, lost, ZERO)
     lost = pc.subtract(lost, unproven)
@@ -92,7 +95,7 @@ def fates_of(
             "unproven": unproven,
             "sent_again": sent_again,
             "lost": pc.subtract(lost, sent_again),
-            "absorbed": pc.if_else(is_absorbed, rest, ZERO),
+            "absorbed": absorbed,
             "repeated": pc.if_else(is_known, pc.subtract(found, arrived), ZERO),
             "unexpected": pc.if_else(is_known, ZERO, found),
             "completed_there": pc.min_element_wise(arrived, handed_out),

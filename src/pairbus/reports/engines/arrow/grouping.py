@@ -103,7 +103,7 @@ def grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
             forwardings = slots.filter(pc.greater(slots["forwarded_in"], 0))
         others = rows.filter(pc.invert(is_slot)).select(slots.column_names)
         rows = pa.concat_tables([others.cast(slots.schema), slots])
-    messages = complete(_grouped(rows, KEY, how_at_last(measures)))
+    messages = _dropped_counted(complete(_grouped(rows, KEY, how_at_last(measures))))
     return messages if forwardings is None else _by_way_counted(messages, forwardings)
 
 
@@ -165,6 +165,18 @@ def drained_between(parked: pa.Table) -> dict[str, Any]:
         "last_ms": pc.if_else(is_partly_known, pa.scalar(None, LONG), last),
         "aside_ms": parked["aside_ms"],
     }
+
+
+def _dropped_counted(messages: pa.Table) -> pa.Table:
+    """Without ``dropped`` where rows name another body with the same id. An entity compares ids only: it may have that one."""
+    dropped = messages.filter(pc.greater(messages["dropped"], 0))
+    if not dropped.num_rows:
+        return messages
+    places = list(zip(*(messages[name].to_pylist() for name in KEY[:2]), strict=True))
+    bodies = Counter(places)
+    is_only = pa.array([bodies[place] == 1 for place in places], pa.bool_())
+    column = pc.if_else(is_only, messages["dropped"], 0)
+    return messages.set_column(messages.column_names.index("dropped"), "dropped", column)
 
 
 def _by_way_counted(messages: pa.Table, forwardings: pa.Table) -> pa.Table:

@@ -131,6 +131,8 @@ def _measures(
             return {"dead_taken": 1} if kind in DELIVERIES else {}
         if kind == CANCELLED:
             return {"cancelled_there": 1}
+        if kind == log.DUPLICATE:
+            return {"dropped": 1}
         if kind in DELIVERIES:
             return {DELIVERED_TOPIC if is_topic else "delivered": 1}
         return {"stored": 1} if kind == "sent" else {}

@@ -108,12 +108,31 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
             {name: f.when(f.col(SLOT).isNull(), f.col(name)).otherwise(one) for name, one in once.items()}
         )
     messages = rows.groupBy("tally", *KEY).agg(*_added(rows, how_at_last(measures)))
+    if "dropped" in measures:
+        messages = _dropped_counted(messages)
     return _by_way_counted(messages, rows) if {"forwarded_in", "sent_direct"} <= set(measures) else messages
 
 
 def _added(rows: DataFrame, columns: Mapping[str, str]) -> list[Column]:
     there = {name: of for name, of in columns.items() if name in rows.columns}
     return [getattr(f, of)(name).alias(name) for name, of in {**there, "row_count": "sum"}.items()]
+
+
+def _dropped_counted(messages: DataFrame) -> DataFrame:
+    """Without ``dropped`` where rows name another body with the same id, as in ``grouping``."""
+    place = ["destination", "message_id"]
+    ids = messages.where("tally IS NULL AND dropped > 0 AND message_id <> ''").select(*place).distinct()
+    bodies = messages.where("tally IS NULL").join(ids, place, "left_semi").groupBy(*place).count()
+    several = bodies.where("count > 1").selectExpr("destination AS of_destination", "message_id AS of_id")
+    is_of_it = (
+        f.col("tally").isNull()
+        & (f.col("destination") == f.col("of_destination"))
+        & (f.col("message_id") == f.col("of_id"))
+    )
+    found = messages.join(several, is_of_it, "left")
+    return found.withColumn("dropped", f.when(f.col("of_id").isNull(), f.col("dropped")).otherwise(0)).select(
+        *messages.columns
+    )
 
 
 def _by_way_counted(messages: DataFrame, forwardings: DataFrame) -> DataFrame:
