@@ -112,6 +112,29 @@ def test_a_late_completion_of_an_older_message_does_not_stand_for_a_lost_one(
     assert (counts(found), found.verdict) == ({"arrived": 1, "lost": 1}, LOSS)
 
 
+@pytest.mark.parametrize("seconds", [5, 40])
+def test_a_direct_send_does_not_stand_for_an_older_one_that_was_put_back_and_lost(
+    engine: Engine, tmp_path: Path, seconds: int
+) -> None:
+    """It was sent before the dead letter was put back, or after that was completed by hand."""
+    primary = [row("sent", "", time=at(seconds))]
+    secondary = [
+        parked(kind, "", namespace="standby", time=at(when), sequence_number=number, **changes)
+        for kind, when, number, changes in (
+            ("sent", -20, 1, {}),
+            ("dead-lettered", -10, 1, {"detail": "DestinationNotFound"}),
+            ("sent", 20, 2, {"detail": "redriven"}),
+            ("completed", 21, 1, {"entity": f"{BACKLOG_QUEUE}/$DeadLetterQueue"}),
+            ("completed", 30, 2, {}),
+        )
+    ]
+    rows = {"sent": [*primary, *secondary], "received": primary, "backlog": secondary}
+
+    found = certified(engine, tmp_path, rows, moment())
+
+    assert (counts(found), found.verdict) == ({"arrived": 1, "lost": 1}, LOSS)
+
+
 @pytest.mark.parametrize("role", ["backlog", "dead-letter"])
 def test_a_listing_of_an_older_message_does_not_stand_for_one_that_was_destroyed(
     engine: Engine, tmp_path: Path, role: str

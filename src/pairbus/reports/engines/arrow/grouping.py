@@ -131,10 +131,9 @@ def _outside_counted(rows: pa.Table, measures: Sequence[str]) -> tuple[pa.Table,
     the first was parked, or after the last was drained; and the sends that may be of one that was dead-lettered. Rows and measures stay as they are if no such message was parked.
     """
     is_nameless = pc.equal(rows["message_id"], "")
-    if (
-        "sent_backlog" not in measures
-        or not pc.any(pc.and_(is_nameless, pc.greater(rows["sent_backlog"], 0))).as_py()
-    ):
+    # Of a message that was parked before the rows, perhaps only that it was put back is known.
+    is_parked = _says(rows, [name for name in ("sent_backlog", "redriven") if name in measures])
+    if is_parked is None or not pc.any(pc.and_(is_nameless, is_parked)).as_py():
         return rows, measures
     key = ["destination", "hash"]
     marked = rows.append_column("hash", pc.fill_null(rows["body"], "")).append_column(

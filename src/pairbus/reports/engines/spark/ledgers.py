@@ -68,7 +68,7 @@ def read_ledgers(
     is_mark = f.contains("kind", f.lit("-")) & f.lower("kind").isin(*MARKS)
     is_nameless = (f.col("message_id") == "") & f.contains(f.lower("entity"), f.lit(TRANSFER_PATH))
     marks = rows.where(is_mark | is_nameless).drop("source")
-    asked = Question(("sent_backlog",), with_body)
+    asked = Question(("sent_backlog", "redriven"), with_body)
     of_kinds = mapped(kinds, kind_facts, FACT)
     of_marks = mapped(marks, partial(mark_facts, question=asked), FACT)
     texts = [row["fact"] for row in of_kinds.union(of_marks).distinct().collect()]
