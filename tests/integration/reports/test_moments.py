@@ -284,3 +284,52 @@ def test_a_message_forwarded_to_a_target_does_not_stand_for_the_same_one_sent_th
 
     assert (counts(found), found.verdict) == ({"arrived": 1, "lost": 1}, LOSS)
     assert [one.destination for one in found.named["lost"]] == ["orders"]
+
+
+@pytest.mark.parametrize("when", [-5, 15, 45])
+def test_a_direct_send_while_no_drained_copy_waited_stands_for_none(
+    engine: Engine, tmp_path: Path, when: int
+) -> None:
+    """The first copy was completed by hand: nothing was sent while it was there. Another one waits all the time."""
+    primary = [row("sent", "", time=at(seconds)) for seconds in (when, 25)]
+    secondary = [
+        parked(kind, "", namespace="standby", time=at(seconds), sequence_number=number)
+        for kind, seconds, number in (
+            ("sent", -10, 1),
+            ("sent", 0, 2),
+            ("completed", 10, 2),
+            ("sent", 20, 3),
+            ("completed", 30, 3),
+            ("sent", 40, 4),
+            ("completed", 50, 4),
+        )
+    ]
+    hand = 2 if when != 45 else 1
+    rows = {"sent": [*primary, *secondary], "received": primary, "backlog": secondary}
+
+    found = certified(engine, tmp_path, rows)
+
+    expected = {"arrived": 2, "in_backlog": 1, "lost": hand}
+    assert (counts(found), found.verdict) == (expected, LOSS)
+
+
+def test_two_sends_while_one_copy_waited_are_not_both_the_drains(engine: Engine, tmp_path: Path) -> None:
+    """Of the other copy, none was sent."""
+    primary = [row("sent", "", time=at(seconds)) for seconds in (12, 14)]
+    secondary = [
+        parked(kind, "", namespace="standby", time=at(seconds), sequence_number=number)
+        for kind, seconds, number in (
+            ("sent", 0, 1),
+            ("completed", 10, 1),
+            ("sent", 11, 2),
+            ("completed", 20, 2),
+        )
+    ]
+    own = [{**row("accepted", "", time=at(12)), "namespace": None}]
+    own += [{**parked("accepted", "", time=at(seconds)), "namespace": None} for seconds in (0, 11)]
+    expected = {"arrived": 2, "lost": 1}
+
+    audits = {"sent": [*primary, *secondary], "received": primary, "backlog": secondary}
+    assert counts(certified(engine, tmp_path, audits)) == expected
+    senders = {"sent": own, "received": primary, "backlog": secondary}
+    assert counts(certified(engine, tmp_path, senders)) == expected

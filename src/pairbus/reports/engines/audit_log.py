@@ -60,6 +60,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "redriven",
         "sent_direct",
         "direct_outside",
+        "direct_apart",
         "parked_again",
         "direct_again",
         "sent_older",
@@ -74,6 +75,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "expired_there",
         "cancelled_there",
         "stored_outside",
+        "stored_apart",
         "forwarded_in",
         "by_way",
         "dropped",
@@ -106,6 +108,8 @@ drained.
 """
 OUTSIDE: Final = {"direct_outside": "sent_direct", "stored_outside": "stored"}
 """Which rows they count."""
+APART: Final = {"direct_apart": "sent_direct", "stored_apart": "stored"}
+"""Of the same rows those that the drain cannot have made, if each copy that it completed was sent once, while it was in the backlog: see ``arrow.drains``."""
 AGAIN: Final = {"parked_again": "sent_backlog", "direct_again": "sent_direct"}
 """The same of sends that may be of a message that somebody took out of a dead-letter queue of the backlog."""
 BY_WAY: Final = "by_way"

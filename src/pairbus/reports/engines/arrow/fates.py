@@ -140,6 +140,7 @@ def _sent_again(column: Mapping[str, Any]) -> Any:
     and nothing tells it from another one.
     """
     inside = _more_than(pc.subtract(column["sent_direct"], column["direct_outside"]), column["drained"])
+    inside = pc.max_element_wise(inside, pc.subtract(column["direct_apart"], column["direct_outside"]))
     sends = pc.add(pc.add(column["parked_again"], column["direct_again"]), inside)
     is_nameless = pc.equal(column["message_id"], "")
     # Those that are known to have been put back explain themselves.
@@ -177,7 +178,9 @@ def _beside_parked(column: Mapping[str, Any], found: Any, cancelled_before: Any)
     # Without an id, what was sent directly is another message.
     outside = column["direct_outside"]
     inside = _more_than(pc.subtract(direct, outside), drained)
-    nameless = pc.max_element_wise(pc.add(outside, inside), column["stored_outside"])
+    nameless = pc.max_element_wise(
+        pc.add(outside, inside), column["stored_outside"], column["direct_apart"], column["stored_apart"]
+    )
     of_nameless = where(pc.equal(column["message_id"], ""), nameless)
     return pc.max_element_wise(of_cancelled, of_gone, of_nameless)
 

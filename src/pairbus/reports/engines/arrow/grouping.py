@@ -9,9 +9,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import compute as pc
 
+from pairbus.reports.engines.arrow.drains import COPY, apart, needed
 from pairbus.reports.engines.arrow.rows import LONG, TEXT, zeros
 from pairbus.reports.engines.audit_log import (
     AGAIN,
+    APART,
+    BACKLOG,
     BY_WAY,
     DELIVERED_TOPIC,
     GREATEST,
@@ -51,9 +54,10 @@ def how_at_last(measures: Sequence[str]) -> dict[str, str]:
 
 
 def with_slots(said: pa.Table, role: str, measures: Sequence[str]) -> pa.Table:
-    """Rows that can be grouped: KEY, ``ms``, SLOT and the columns of ``how``."""
+    """Rows that can be grouped: KEY, ``ms``, SLOT, COPY and the columns of ``how``."""
     columns = {name: said[name] for name in (*KEY, "ms")}
     columns[SLOT] = _slots(said, role, measures)
+    columns[COPY] = _copies(said, role, measures)
     columns |= {name: said[name] for name in measures}
     for name, (column, said_by) in (*LEAST.items(), *GREATEST.items()):
         says = _says(said, [measure for measure in said_by if measure in measures])
@@ -88,9 +92,28 @@ def _slots(said: pa.Table, role: str, measures: Sequence[str]) -> Any:
     return slots
 
 
+def _copies(said: pa.Table, role: str, measures: Sequence[str]) -> pa.Array:
+    """COPY of rows about messages without an id."""
+    none = pa.nulls(said.num_rows, TEXT)
+    says = _says(said, [name for name in ("entered", "entered_again", "drained") if name in measures])
+    if role != BACKLOG or says is None:
+        return none
+    is_numbered = pc.fill_null(pc.greater(said["sequence_number"], 0), False)
+    is_copy = pc.and_(pc.and_(says, is_numbered), pc.equal(said["message_id"], ""))
+    if not pc.any(is_copy).as_py():
+        return none
+    names = pc.binary_join_element_wise(
+        pc.fill_null(said["namespace"], ""), said["place"], said["sequence_number"].cast(TEXT), "\n"
+    )
+    return pc.if_else(is_copy, names, none)
+
+
 def grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
     """One row for each message, with the columns of ``complete``."""
-    rows, measures = _outside_counted(rows, measures)
+    found = None
+    if _is_nameless_parked(rows, measures):
+        found = apart(needed(rows.filter(pc.equal(rows["message_id"], ""))))
+        rows, measures = _outside_counted(rows, measures)
     is_slot = pc.is_valid(rows[SLOT])
     forwardings = None
     if pc.any(is_slot).as_py():
@@ -104,6 +127,8 @@ def grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
         others = rows.filter(pc.invert(is_slot)).select(slots.column_names)
         rows = pa.concat_tables([others.cast(slots.schema), slots])
     messages = _dropped_counted(complete(_grouped(rows, KEY, how_at_last(measures))))
+    if found is not None:
+        messages = _apart_counted(messages, found)
     return messages if forwardings is None else _by_way_counted(messages, forwardings)
 
 
@@ -126,15 +151,30 @@ def complete(rows: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _outside_counted(rows: pa.Table, measures: Sequence[str]) -> tuple[pa.Table, Sequence[str]]:
-    """With OUTSIDE and AGAIN: of messages without an id the sends and arrivals at their destination that the drain cannot have made, because they were before
-    the first was parked, or after the last was drained; and the sends that may be of one that was dead-lettered. Rows and measures stay as they are if no such message was parked.
-    """
-    is_nameless = pc.equal(rows["message_id"], "")
+def _is_nameless_parked(rows: pa.Table, measures: Sequence[str]) -> bool:
     # Of a message that was parked before the rows, perhaps only that it was put back is known.
     is_parked = _says(rows, [name for name in ("sent_backlog", "redriven") if name in measures])
-    if is_parked is None or not pc.any(pc.and_(is_nameless, is_parked)).as_py():
-        return rows, measures
+    if is_parked is None:
+        return False
+    return bool(pc.any(pc.and_(pc.equal(rows["message_id"], ""), is_parked)).as_py())
+
+
+def _apart_counted(messages: pa.Table, found: pa.Table) -> pa.Table:
+    """With APART."""
+    keys = list(zip(*(messages[name].to_pylist() for name in KEY), strict=True))
+    names = list(zip(*(found[name].to_pylist() for name in KEY), strict=True))
+    for name in APART:
+        numbers = dict(zip(names, found[name].to_pylist(), strict=True))
+        column = pa.array([numbers.get(key, 0) for key in keys], LONG)
+        messages = messages.set_column(messages.column_names.index(name), name, column)
+    return messages
+
+
+def _outside_counted(rows: pa.Table, measures: Sequence[str]) -> tuple[pa.Table, Sequence[str]]:
+    """With OUTSIDE and AGAIN, if messages without an id were parked: of messages without an id the sends and arrivals at their destination that the drain cannot have made, because they were before
+    the first was parked, or after the last was drained; and the sends that may be of one that was dead-lettered.
+    """
+    is_nameless = pc.equal(rows["message_id"], "")
     key = ["destination", "hash"]
     marked = rows.append_column("hash", pc.fill_null(rows["body"], "")).append_column(
         "at", pa.array(range(rows.num_rows), LONG)
@@ -256,5 +296,11 @@ def row_schema(measures: Sequence[str]) -> pa.Schema:
     kinds = {name: pa.int8() for name in measures} | {"session": TEXT}
     texts = [(name, TEXT) for name in KEY]
     return pa.schema(
-        [*texts, ("ms", LONG), (SLOT, TEXT), *((name, kinds.get(name, LONG)) for name in how(measures))]
+        [
+            *texts,
+            ("ms", LONG),
+            (SLOT, TEXT),
+            (COPY, TEXT),
+            *((name, kinds.get(name, LONG)) for name in how(measures)),
+        ]
     )

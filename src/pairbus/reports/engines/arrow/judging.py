@@ -20,6 +20,7 @@ from pairbus.reports.engines.arrow.older import before, without_older
 from pairbus.reports.engines.arrow.rows import LONG, TEXT, TIME, first_reason, raw_rows, zeros
 from pairbus.reports.engines.audit_log import (
     AGAIN,
+    APART,
     BACKLOG,
     BY_WAY,
     CANCELLED,
@@ -199,11 +200,11 @@ def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
 
 
 def measures_of(roles: Iterable[str], *, with_older: bool = True) -> tuple[str, ...]:
-    """What the rows of these inputs can say, but for what is found only when the rows of a message are seen together (OUTSIDE, AGAIN, BY_WAY).
+    """What the rows of these inputs can say, but for what is found only when the rows of a message are seen together (OUTSIDE, APART, AGAIN, BY_WAY).
     ``with_older``: also what is said only where a time is given from which on messages count (OLDER).
     """
     given = list(roles)
-    seen_together = {*OUTSIDE, *AGAIN, BY_WAY, *(() if with_older else OLDER)}
+    seen_together = {*OUTSIDE, *APART, *AGAIN, BY_WAY, *(() if with_older else OLDER)}
     return tuple(
         name
         for name in MEASURES

@@ -85,7 +85,9 @@ def adjusted(column: dict[str, Any], logged: Collection[str]) -> None:
     for name, of in (
         ("sent_direct", drains),
         ("direct_outside", drains),
+        ("direct_apart", drains),
         ("stored_outside", column["drained_older"]),
+        ("stored_apart", column["drained_older"]),
     ):
         column[name] = _less(column[name], of)
     # An older copy that was put back is one more of those that were parked.

@@ -26,9 +26,10 @@ from pairbus.reports.engines.arrow.answers import (
     fate_rows,
     first_of,
 )
+from pairbus.reports.engines.arrow.drains import COPY, COUNTED, FOUND, NEEDED
 from pairbus.reports.engines.arrow.grouping import ONCE, SLOT, how, how_at_last, row_schema
 from pairbus.reports.engines.arrow.judging import QUARANTINE
-from pairbus.reports.engines.audit_log import AGAIN, BY_WAY, KEY, LISTED, OUTSIDE, TOPICS
+from pairbus.reports.engines.audit_log import AGAIN, APART, BY_WAY, KEY, LISTED, OUTSIDE, TOPICS
 from pairbus.reports.engines.spark.files import mapped, write_parquet
 from pairbus.reports.engines.spark.ledgers import Ledgers
 from pairbus.reports.engines.spark.order import reordered, session_order
@@ -37,6 +38,7 @@ from pairbus.reports.engines.spark.tasks import (
     CLAIMS,
     KNOWN,
     TALLY,
+    apart_counts,
     by_way,
     by_way_claims,
     fate_files,
@@ -88,7 +90,12 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
     measures: Sequence[str] = ledgers.question.measures
     has_slots = not {*TOPICS, *LISTED, "forwarded_in"}.isdisjoint(measures)
     # Every column more is paid for by every row. Without a text to add up, Spark groups without sorting.
-    unused = {SLOT: not has_slots, "ms": not ledgers.is_nameless, "session": not ledgers.has_sessions}
+    unused = {
+        SLOT: not has_slots,
+        "ms": not ledgers.is_nameless,
+        COPY: not ledgers.is_nameless,
+        "session": not ledgers.has_sessions,
+    }
     schema = pa.schema([*TALLY, *(field for field in row_schema(measures) if not unused.get(field.name))])
     judge = partial(
         said_rows,
@@ -163,7 +170,7 @@ def _by_way_counted(messages: DataFrame, forwardings: DataFrame) -> DataFrame:
 
 
 def _outside_counted(rows: DataFrame, measures: Sequence[str]) -> tuple[DataFrame, Sequence[str]]:
-    """With OUTSIDE and AGAIN, as ``grouping`` counts it, for messages without an id that were parked."""
+    """With OUTSIDE, APART and AGAIN, as ``grouping`` counts it, for messages without an id that were parked."""
     is_nameless = f.coalesce(f.col("tally").isNull() & (f.col("message_id") == ""), f.lit(False))
     nameless = rows.where(is_nameless)
     entered, drained_ms = ("entered" if "entered" in measures else "0", "drained_ms" if "drained" in measures else "NULL")  # fmt: skip
@@ -192,7 +199,20 @@ def _outside_counted(rows: DataFrame, measures: Sequence[str]) -> tuple[DataFram
         ],
     )
     others = rows.where(~is_nameless).selectExpr("*", *[f"0 AS {name}" for name in added])
-    return others.unionByName(counted), (*measures, *added)
+    both = others.unionByName(counted)
+    if not {*added}.isdisjoint(OUTSIDE):
+        both = both.unionByName(
+            _apart(nameless.join(bounds, is_of_it, "left_semi")), allowMissingColumns=True
+        )
+        added |= APART
+    return both, (*measures, *added)
+
+
+def _apart(nameless: DataFrame) -> DataFrame:
+    """APART of each message without an id that was parked, in a row of its own."""
+    rows = nameless.select(*(name for name in (*NEEDED, *COUNTED) if name in nameless.columns))
+    # The rows of a message are in one task.
+    return mapped(rows.repartition("destination", "body"), apart_counts, FOUND)
 
 
 @dataclass(frozen=True, slots=True)

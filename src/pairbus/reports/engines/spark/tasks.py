@@ -27,6 +27,7 @@ from pairbus.reports.engines.arrow.answers import (
     first_of,
     with_delays,
 )
+from pairbus.reports.engines.arrow.drains import apart, needed
 from pairbus.reports.engines.arrow.fates import fates_of
 from pairbus.reports.engines.arrow.grouping import allotted, claim, complete, surplus, with_slots
 from pairbus.reports.engines.arrow.judging import (
@@ -226,6 +227,13 @@ def by_way(batches: Batches) -> Made:
     found = [(*name, number) for name, number in allotted(rows).items()]
     columns = [pa.array([row[at] for row in found], field.type) for at, field in enumerate(BY_WAYS)]
     yield from pa.table(columns, schema=BY_WAYS).to_batches()
+
+
+def apart_counts(batches: Batches) -> Made:
+    """Of all rows of some messages, ``drains.apart``."""
+    found = [needed(table) for table in _tables(batches)]
+    if found:
+        yield from apart(pa.concat_tables(found)).to_batches()
 
 
 # -- messages -----------------------------------------------------------------------------------------
