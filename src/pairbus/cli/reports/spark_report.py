@@ -38,6 +38,8 @@ SETTINGS: Final = {
 }
 LOOK_SECONDS: Final = 0.5
 CONNECT_SECONDS: Final = 10.0
+REPEAT_SECONDS: Final = 1.0
+"""After this time a signal whose interruption has not come through is sent again."""
 INTERRUPTED: Final = (
     "stopped by {how} before the report was done, and Spark with it: to get the report, run the command again"
 )
@@ -119,12 +121,22 @@ def interruptible() -> Iterator[Callable[[], None]]:
     from pairbus.spark.session import end_java
 
     stopped_by = 0
+    is_ending = threading.Event()
+    """The interruption has come through: another one must not disturb the end of Java."""
+
+    def repeat(number: int) -> None:
+        # Raised in a finalizer or in a callback of the interpreter, the interruption is lost, and the report would go on.
+        while not is_ending.wait(REPEAT_SECONDS):
+            os.kill(os.getpid(), number)
 
     def hear(number: int, _frame: FrameType | None) -> None:
         nonlocal stopped_by
-        if not stopped_by:  # the first one is on its way out already
+        if is_ending.is_set():
+            return
+        if not stopped_by:
             stopped_by = number
-            raise KeyboardInterrupt
+            threading.Thread(target=repeat, args=(number,), name="pairbus-interrupt", daemon=True).start()
+        raise KeyboardInterrupt
 
     def is_wanted(_record: logging.LogRecord) -> bool:
         return not stopped_by
@@ -141,11 +153,13 @@ def interruptible() -> Iterator[Callable[[], None]]:
     try:
         yield listen
     except BaseException:
+        is_ending.set()
         if not stopped_by:
             raise
         end_java()
         raise Interrupted.by(stopped_by) from None
     finally:
+        is_ending.set()
         logging.getLogger().removeFilter(is_wanted)
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
