@@ -160,3 +160,65 @@ def test_the_next_life_replays_the_spool_of_the_one_before(pair: Pair, tmp_path:
         wait_until(lambda: client.statistics().spool_messages == 0, "the spool is empty")
 
     assert sorted(bodies(pair.primary, "orders", 2)) == ["0", "1"]
+
+
+def of_session(number: int) -> ServiceBusMessage:
+    return ServiceBusMessage(str(number), session_id="one")
+
+
+@pytest.mark.promise("P44")
+def test_sends_beside_the_pairing_of_the_next_life_come_behind_what_its_spool_holds(
+    pair: Pair, tmp_path: Path
+) -> None:
+    client = paired(pair, options(order="session", spool=tmp_path / "spool"))
+    with client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(of_session(0))
+        pair.primary.kill()
+        pair.secondary.kill()
+        for number in (1, 2):
+            sender.send_messages(of_session(number), timeout=SEND_SECONDS)
+    pair.primary.restart()
+    pair.secondary.restart()
+
+    pairing = threading.Thread(target=client.pair)
+    pairing.start()
+    number = 3
+    while number < 8:
+        try:
+            with client.get_queue_sender("orders") as sender:
+                sender.send_messages(of_session(number), timeout=SEND_SECONDS)
+            number += 1
+        except ClientClosedError:  # the next life has not begun
+            os.sched_yield()
+    pairing.join()
+    client.close()
+
+    assert list(bodies(pair.primary, "orders", number)) == [str(one) for one in range(number)]
+
+
+@pytest.mark.promise("P44")
+async def test_the_asynchronous_twin_keeps_the_order_beside_its_pairing(pair: Pair, tmp_path: Path) -> None:
+    client = paired_aio(pair, order="session", spool=tmp_path / "spool")
+    async with client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(of_session(0))
+        await asyncio.to_thread(pair.primary.kill)
+        await asyncio.to_thread(pair.secondary.kill)
+        for number in (1, 2):
+            await sender.send_messages(of_session(number), timeout=SEND_SECONDS)
+    await asyncio.to_thread(pair.primary.restart)
+    await asyncio.to_thread(pair.secondary.restart)
+
+    pairing = asyncio.create_task(client.pair())
+    number = 3
+    while number < 8:
+        try:
+            async with client.get_queue_sender("orders") as sender:
+                await sender.send_messages(of_session(number), timeout=SEND_SECONDS)
+            number += 1
+        except ClientClosedError:  # the next life has not begun
+            await asyncio.sleep(0)
+    await pairing
+    await client.close()
+
+    found = await asyncio.to_thread(bodies, pair.primary, "orders", number)
+    assert list(found) == [str(one) for one in range(number)]

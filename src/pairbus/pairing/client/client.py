@@ -27,7 +27,7 @@ from pairbus.pairing.client.backlog.queue_checks import QueueChecks
 from pairbus.pairing.client.backlog.setup import UNREACHABLE, Setup
 from pairbus.pairing.client.closing import close
 from pairbus.pairing.client.controls import Controls
-from pairbus.pairing.client.lives import end_if_former, live_again, pairing_call
+from pairbus.pairing.client.lives import end_if_former, live_again, pairing_call, wait_for_pairing
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.sending.cancel import Withdraw, cancel_parked
 from pairbus.pairing.client.spool.spooling import Spooling, not_in_this_spool
@@ -401,6 +401,9 @@ class PairedClient(Controls, Generic[Official, Sender]):
             self._spooling.start()
         if not queues:
             self._runtime.spawn(pair_later, self)
+
+    async def _wait_for_pairing(self, until_ms: int) -> None:
+        await wait_for_pairing(self, until_ms)
 
     async def _queues_of_the_secondary(self) -> list[str]:
         """The backlog queues that may be used. None of them, when the secondary does not answer and there is a spool."""

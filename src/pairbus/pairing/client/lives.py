@@ -8,7 +8,8 @@ Rule 1: a life begins only when nothing of the one before goes on, for what runs
 Rule 2: whether the client is closed changes under ``client._life_lock``, so that nobody closes a life that was not there when it asked.
 Rule 3: a sender belongs to the life that made it, and stays closed.
 Rule 4: one caller at a time pairs the client. Others wait for its end, closing too, and then find the client paired, not paired, or closed.
-Rule 5: a life ends with its event loop. A client that was not closed then is closed when it is entered again.
+Rule 5: sends that keep an order, or may meet a spool, wait while the client is paired: what lies there from before goes first.
+Rule 6: a life ends with its event loop. A client that was not closed then is closed when it is entered again.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ async def live_again(client: PairedClient[Any, Any]) -> None:
             sender._is_closed = True
         client._begin_life()
         client._state.change_ping_interval(interval_ms)
+        _hold_sends(client)  # the caller pairs it next
 
 
 async def _is_quiet(client: PairedClient[Any, Any], runtime: Runtime) -> bool:
@@ -98,6 +100,7 @@ async def pairing_call(client: PairedClient[Any, Any]) -> AsyncIterator[bool]:
                 continue
             if client._pairing is None:
                 client._pairing = me
+                _hold_sends(client)
                 runtime.begin()
                 break
             is_mine = client._pairing == me
@@ -111,7 +114,25 @@ async def pairing_call(client: PairedClient[Any, Any]) -> AsyncIterator[bool]:
         with client._life_lock:
             if client._runtime is runtime:
                 client._pairing = None
+                client._state.is_pairing = False
         runtime.notify()
+
+
+def _hold_sends(client: PairedClient[Any, Any]) -> None:
+    state = client._state
+    state.is_pairing = not state.is_paired and (state.keeps_order or client._spooling is not None)
+
+
+async def wait_for_pairing(client: PairedClient[Any, Any], until_ms: int) -> None:
+    """Wait until nobody pairs the client any more, at most ``until_ms``. A call from within the pairing, as of a listener, goes on."""
+    state, runtime = client._state, client._runtime
+    while True:
+        token = runtime.change_token()
+        left_ms = until_ms - state.clock()
+        is_within = client._pairing == runtime.caller() or state.events.is_calling_back
+        if not state.is_pairing or is_within or left_ms <= 0 or runtime.is_over():
+            return
+        await runtime.wait_for_change(token, left_ms / 1000)
 
 
 def end_if_former(client: PairedClient[Any, Any], sender: SenderCore) -> None:

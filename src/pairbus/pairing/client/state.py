@@ -101,6 +101,8 @@ class PairingState:
         self.failover_interval_ms = milliseconds(options.failover_interval)
         self.ping_interval_ms = milliseconds(options.ping_primary_interval)
         self.is_paired = False
+        self.is_pairing = False
+        """A caller pairs the client. Sends wait for the end of it: what lies in a spool or in the backlog goes before them."""
         self._has_warned_not_paired = False
         self.drained_only: list[str] = []
         """Backlog queues that must not be used but may hold messages of an earlier pairing."""

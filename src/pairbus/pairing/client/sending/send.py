@@ -82,6 +82,17 @@ class Send(Attempts):
         self.attempt_ms = now
         return (self.deadline_ms - now) / 1000
 
+    def elsewhere(self, is_in_doubt: bool) -> str:
+        """What is known about a send that the spool has refused: a sentence, or nothing when no namespace has any of it.
+
+        ``is_in_doubt``: what its flow knows of that.
+        """
+        if self.left is not None and len(self.left) < self.count:
+            return f". {self.count - len(self.left)} of the {self.count} messages of this send are in the backlog"
+        if is_in_doubt or self.is_in_doubt:
+            return ". An attempt to send it before had no answer, so a namespace may have the message"
+        return ""
+
     def has_had(self, attempts: Attempts, seconds: float) -> None:
         """It has had an attempt already, which took ``seconds`` and began with it."""
         self.is_sent, self.is_in_doubt = attempts.is_sent, attempts.is_in_doubt

@@ -269,6 +269,9 @@ class SenderCore:
 
     async def _deliver(self, send: Send, failed: Failed | None = None) -> None:
         """Bring one send to its end, and count what became of its messages (P45). ``failed``: the attempt it has had."""
+        if self._state.is_pairing:
+            await self._client._wait_for_pairing(send.deadline_ms)
+            self._check_live()
         self._tally.sends += send.count
         current_attempts.set(send)
         health = self._health
@@ -509,7 +512,7 @@ class SenderCore:
             flow = self._flow_of(send)
             is_not_stored = isinstance(refused, SpoolNotStored)
             flow.is_in_doubt = flow.is_in_doubt or not is_not_stored
-            text = f"{refused}{_elsewhere(send, flow)}"
+            text = f"{refused}{send.elsewhere(flow.is_in_doubt)}"
             raise SpoolRefusedError(text, is_not_stored) from (cause or error or refused)
         self._tally.spooled += len(payloads)
 
@@ -570,15 +573,6 @@ class SenderCore:
             raise ClientClosedError(
                 f"the sender of {self.entity_name!r} was closed while it was sending"
             ) from error
-
-
-def _elsewhere(send: Send, flow: SendFlow) -> str:
-    """What is known about a send that the spool has refused: a sentence, or nothing when no namespace has any of it."""
-    if send.left is not None and len(send.left) < send.count:
-        return f". {send.count - len(send.left)} of the {send.count} messages of this send are in the backlog"
-    if flow.is_in_doubt or send.is_in_doubt:
-        return ". An attempt to send it before had no answer, so a namespace may have the message"
-    return ""
 
 
 async def close_link(runtime: Runtime, link: Link) -> None:
