@@ -222,3 +222,25 @@ async def test_the_asynchronous_twin_keeps_the_order_beside_its_pairing(pair: Pa
 
     found = await asyncio.to_thread(bodies, pair.primary, "orders", number)
     assert list(found) == [str(one) for one in range(number)]
+
+
+@pytest.mark.promise("P44")
+def test_a_client_that_was_dropped_is_gone_once_its_spool_is_empty(pair: Pair, tmp_path: Path) -> None:
+    def use_and_drop() -> weakref.ref[PairedServiceBusClient]:
+        client = paired(pair, options(spool=tmp_path / "spool"))
+        pair.primary.kill()
+        pair.secondary.kill()
+        client.pair()
+        client.get_queue_sender("orders").send_messages(text(0), timeout=SEND_SECONDS)
+        return weakref.ref(client)
+
+    dropped = use_and_drop()
+    pair.primary.restart()
+    pair.secondary.restart()
+
+    def is_gone() -> bool:
+        gc.collect()
+        return dropped() is None
+
+    wait_until(is_gone, "the client is gone")
+    assert list(bodies(pair.primary, "orders", 1)) == ["0"]

@@ -80,7 +80,7 @@ class Failed:
     seconds: float
 
 
-current_attempts: ContextVar[Attempts] = ContextVar("pairbus_attempts")
+current_attempts: ContextVar[Attempts | None] = ContextVar("pairbus_attempts")
 """Those of the send in progress. Coroutines and threads that share a sender must not see each other's."""
 
 

@@ -296,6 +296,10 @@ class SenderCore:
                 self._tally.failed += left
             mark(error, is_in_doubt=is_in_doubt)
             raise
+        finally:
+            current_attempts.set(
+                None
+            )  # else it keeps the errors of the send, with their frames, and so the client
 
     def _first_attempt_seconds(self, timeout_ms: int) -> float:
         """Time of the first attempt when it can be made without asking the flow, which costs a lock; 0: ask the flow."""
