@@ -30,9 +30,20 @@ Rows = list[dict[str, object]]
 SECOND_MS = 1_000
 
 
-@pytest.fixture(scope="module", params=["local", "spark"])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine_of(request: pytest.FixtureRequest) -> Engine:
     return arrow if request.param == "local" else SparkEngine(small_session())
+
+
+@pytest.fixture(scope="module", params=["local", "spark"])
+def each_engine(request: pytest.FixtureRequest) -> Engine:
+    """For worlds, which hold that the engines agree."""
+    return engine_of(request)
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("spark", marks=pytest.mark.slow)])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """For single stories: some ten seconds each on Spark, however small they are."""
+    return engine_of(request)
 
 
 def certified(
@@ -66,18 +77,18 @@ def assert_accounted_for(
 @pytest.mark.promise("D4")
 @pytest.mark.parametrize("seed", range(4))
 def test_copies_accepted_before_a_moment_stand_for_none_of_those_after_it(
-    engine: Engine, tmp_path: Path, seed: int
+    each_engine: Engine, tmp_path: Path, seed: int
 ) -> None:
     """With and without an id, from the audit logs and from ledgers of senders and receivers."""
-    assert_accounted_for(engine, tmp_path, since_world(60, seed), moment())
+    assert_accounted_for(each_engine, tmp_path, since_world(60, seed), moment())
 
 
 @pytest.mark.promise("D4")
 @pytest.mark.parametrize("seed", range(3))
 def test_forwarded_copies_stand_for_none_that_were_sent_to_the_target(
-    engine: Engine, tmp_path: Path, seed: int
+    each_engine: Engine, tmp_path: Path, seed: int
 ) -> None:
-    assert_accounted_for(engine, tmp_path, forwarding_world(200, seed))
+    assert_accounted_for(each_engine, tmp_path, forwarding_world(200, seed))
 
 
 @pytest.mark.promise("D4")
