@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,6 +125,7 @@ def end_java() -> None:
 
     process = getattr(SparkContext._gateway, "proc", None)
     if process is None:
+        _kill_starting_java()
         return
     process.terminate()  # Java removes its temporary files
     try:
@@ -131,6 +133,15 @@ def end_java() -> None:
     except TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _kill_starting_java() -> None:
+    """End a Java whose start was interrupted: PySpark does not know it yet, and it would stay for ever."""
+    for task in Path("/proc/self/task").glob("*/children"):
+        for child in task.read_text().split():
+            with suppress(OSError):
+                if b"pyspark-shell" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGKILL)
 
 
 def redact(spark: SparkSession) -> None:
